@@ -5,6 +5,7 @@
 
 #include "krcore/base/pages.h"
 #include "krcore/baselines/rc_pool.h"
+#include "krcore/node/node_impl.h"
 #include "krcore/rnic.h"
 
 namespace krcore {
@@ -30,42 +31,6 @@ namespace {
 constexpr uint32_t kSharedDepth = 512;  // WRs of all queues of a node to one peer, "lite"
 constexpr int64_t kRemoveRecordsNs = 1'000'000'000;
 
-class LocalRegion final : public Region {
- public:
-  LocalRegion(peers::RegionTable& table, std::unique_ptr<Pages> memory, std::unique_ptr<rnic::Mr> mr)
-      : table_(table),
-        memory_(std::move(memory)),
-        mr_(std::move(mr)),
-        bytes_(static_cast<std::byte*>(mr_->addr()), mr_->length()),
-        lkey_(mr_->lkey()) {
-    table_.Add({reinterpret_cast<uint64_t>(mr_->addr()), mr_->length(), lkey_, kLocalWrite, mr_->rkey()});
-  }
-  ~LocalRegion() override { (void)Deregister(Deadline::Never()); }
-
-  std::span<std::byte> bytes() const override { return bytes_; }
-  uint32_t lkey() const override { return lkey_; }
-  uint32_t rkey() const override { return 0; }
-  bool adopted() const override { return false; }
-  Status CollapseToHugePages(size_t, size_t) override {
-    KRCORE_RETURN_IF_ERROR(NotForked());
-    return StatusCode::kUnsupported;
-  }
-  Status Deregister(Deadline) override {
-    KRCORE_RETURN_IF_ERROR(NotForked());
-    if (mr_ == nullptr) return {};
-    table_.Remove(lkey_);
-    mr_.reset();
-    return {};
-  }
-
- private:
-  peers::RegionTable& table_;
-  std::unique_ptr<Pages> memory_;  // null: the caller's
-  std::unique_ptr<rnic::Mr> mr_;
-  const std::span<std::byte> bytes_;
-  const uint32_t lkey_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Node>> RcNode::Open(bool share_links, const NodeOptions& options,
@@ -77,14 +42,7 @@ Result<std::unique_ptr<Node>> RcNode::Open(bool share_links, const NodeOptions& 
 
 Status RcNode::Start(const NodeOptions& options, std::function<void(ConnectStep)> done) {
   context_.done = std::move(done);
-  auto device = rnic::OpenDevice({.provider = options.rnic,
-                                  .fabric = options.fabric,
-                                  .node = options.node,
-                                  .create_fabric = options.create_fabric,
-                                  .address = options.fabric_address,
-                                  .port = options.rnic_port,
-                                  .clock = options.clock,
-                                  .deadline = options.deadline});
+  auto device = node::OpenDevice(options);
   if (!device.ok()) return device.status();
   device_ = *std::move(device);
   context_.Done(ConnectStep::kContext);
@@ -116,17 +74,21 @@ Result<std::unique_ptr<Region>> RcNode::CreateRegion(const RegionOptions& option
   if (options.length == 0) return Status(StatusCode::kInvalidArgument, "a region needs a length");
   auto memory = Pages::Map(options.length);
   if (!memory.ok()) return memory.status();
-  auto mr = pd_->RegisterMemory((*memory)->bytes().data(), options.length, kLocalWrite);
-  if (!mr.ok()) return mr.status();
-  return std::unique_ptr<Region>(std::make_unique<LocalRegion>(local_regions_, *std::move(memory), *std::move(mr)));
+  void* const bytes = (*memory)->bytes().data();
+  return Register({.private_memory = *std::move(memory)}, bytes, options.length);
 }
 
 Result<std::unique_ptr<Region>> RcNode::RegisterLocal(void* addr, size_t length) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   if (addr == nullptr || length == 0) return Status(StatusCode::kInvalidArgument, "no memory named");
+  return Register({}, addr, length);
+}
+
+Result<std::unique_ptr<Region>> RcNode::Register(node::RegionParts parts, void* addr, size_t length) {
   auto mr = pd_->RegisterMemory(addr, length, kLocalWrite);
   if (!mr.ok()) return mr.status();
-  return std::unique_ptr<Region>(std::make_unique<LocalRegion>(local_regions_, nullptr, *std::move(mr)));
+  parts.mr = *std::move(mr);
+  return std::unique_ptr<Region>(std::make_unique<node::RegionImpl>(local_regions_, nullptr, std::move(parts)));
 }
 
 // ---- metadata
@@ -169,11 +131,7 @@ Result<std::vector<std::byte>> RcNode::LookupService(std::string_view name, Dead
   KRCORE_RETURN_IF_ERROR(NotForked());
   auto meta = Meta();
   if (!meta.ok()) return meta.status();
-  auto record = (*meta)->Lookup(peers::Key::Service(name), deadline);
-  if (!record.ok()) return record.status();
-  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  return node::LookupValue(**meta, peers::Key::Service(name), "service '" + std::string(name) + "'", deadline);
 }
 
 bool RcNode::IsConfirmedDead(NodeId node, uint32_t incarnation) {

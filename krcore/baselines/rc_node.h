@@ -10,6 +10,7 @@
 #include "krcore/baselines/link.h"
 #include "krcore/control_plane.h"
 #include "krcore/node.h"
+#include "krcore/node/region_impl.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/rnic.h"
@@ -46,6 +47,7 @@ class RcNode final : public Node {
  private:
   RcNode(bool share_links, Clock& clock) : share_links_(share_links), clock_(clock) {}
   Status Start(const NodeOptions& options, std::function<void(ConnectStep)> done);
+  Result<std::unique_ptr<Region>> Register(node::RegionParts parts, void* addr, size_t length);
   // The metadata servers tell where services are and who is dead, but not how to connect. Null: failed.
   Result<peers::MetaClient*> Meta();
 

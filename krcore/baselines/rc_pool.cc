@@ -24,7 +24,10 @@ StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits) 
   return well_formed ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
-RcPool::RcPool(RcNode& node) : node_(node), regions_(node.local_regions()) {}
+RcPool::RcPool(RcNode& node, const rnic::Caps& caps)
+    : RingPool(node.local_regions(), {std::min(kMaxSge, caps.max_sge), std::min(kMaxInlineBytes, caps.max_inline_bytes),
+                                      caps.max_message_bytes}),
+      node_(node) {}
 
 Result<std::unique_ptr<QueuePool>> RcPool::Create(RcNode& node, const QueuePoolOptions& options) {
   const rnic::Caps& caps = node.context().device->caps();
@@ -32,9 +35,7 @@ Result<std::unique_ptr<QueuePool>> RcPool::Create(RcNode& node, const QueuePoolO
   if (cq_depth == 0 || cq_depth > caps.max_cqe)
     return Status(StatusCode::kInvalidArgument,
                   "dc_initiators x sq_depth, the CQ's depth, must be 1 to " + std::to_string(caps.max_cqe));
-  std::unique_ptr<RcPool> pool(new RcPool(node));
-  pool->limits_ = {std::min(kMaxSge, caps.max_sge), std::min(kMaxInlineBytes, caps.max_inline_bytes),
-                   caps.max_message_bytes};
+  std::unique_ptr<RcPool> pool(new RcPool(node, caps));
   if (!node.shares_links()) {
     pool->cq_depth_ = static_cast<uint32_t>(cq_depth);
     pool->link_depth_ = options.sq_depth;
@@ -59,8 +60,6 @@ Result<std::unique_ptr<VirtualQueue>> RcPool::CreateQueue(uint32_t depth) {
   queues_.push_back(queue.get());
   return std::unique_ptr<VirtualQueue>(std::move(queue));
 }
-
-void RcPool::Remove(RcQueue* queue) { std::erase(queues_, queue); }
 
 // ---- links
 
@@ -111,20 +110,9 @@ void RcPool::Release(std::shared_ptr<Link> link) {
 
 // ---- the data path
 
-void RcPool::PostAll() {
-  if (forked()) return;
-  if (gate_ != nullptr &&
-      std::any_of(queues_.begin(), queues_.end(), [](const RcQueue* queue) { return queue->has_staged(); }) &&
-      !gate_->MayPost())
-    return;
-  for (RcQueue* queue : queues_) completed_by_flush_ += queue->PostStaged();
-}
-
-void RcPool::Flush() { PostAll(); }
-
 size_t RcPool::Poll() {
   if (forked()) return 0;
-  PostAll();
+  Flush();
   size_t completed = std::exchange(completed_by_flush_, 0);
   for (const OwnCq& own : cqs_) {
     for (size_t count = batch_.size(); count == batch_.size();) {
@@ -142,19 +130,8 @@ size_t RcPool::Poll() {
   return completed;
 }
 
-void RcPool::DiscardStaged() {
-  if (forked()) return;
-  for (RcQueue* queue : queues_) completed_by_flush_ += queue->DiscardStaged();
-}
-
-bool RcPool::NothingPosted() const {
-  if (forked()) return true;
-  return std::all_of(queues_.begin(), queues_.end(), [](const RcQueue* queue) { return queue->nothing_posted(); });
-}
-
 size_t RcPool::memory_bytes() const {
-  size_t bytes = sizeof(*this) + regions_.memory_bytes() + cqs_.size() * cq_depth_ * sizeof(Completion);
-  for (const RcQueue* queue : queues_) bytes += queue->memory_bytes();
+  size_t bytes = sizeof(*this) + common_bytes() + cqs_.size() * cq_depth_ * sizeof(Completion);
   for (const Used& used : links_)
     if (used.link != nullptr) bytes += used.link->memory_bytes();
   return bytes;

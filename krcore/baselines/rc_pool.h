@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "krcore/baselines/link.h"
+#include "krcore/baselines/rc_queue.h"
 #include "krcore/queue/request_check.h"
+#include "krcore/queue/ring_pool.h"
 #include "krcore/queue_pool.h"
 
 namespace krcore::baselines {
 
 class RcNode;
-class RcQueue;
 
 inline constexpr uint32_t kMaxSge = 4;            // per WR
 inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limit if that is less
@@ -23,7 +24,7 @@ inline constexpr uint32_t kMaxInlineBytes = 256;  // likewise, or the NIC's limi
 // WRs one by one. The NIC checks the memory. kUnsupported: a message.
 StatusCode CheckForm(const WorkRequest& wr, const queue::RequestLimits& limits);
 
-class RcPool final : public QueuePool {
+class RcPool final : public queue::RingPool<RcQueue> {
  public:
   // options: a QP of "verbs" has up to sq_depth places, whatever its queue's depth. The CQ has dc_initiators x sq_depth
   // places, which the QPs share. If they do not suffice, Connect makes another such CQ.
@@ -31,41 +32,21 @@ class RcPool final : public QueuePool {
   ~RcPool() override;
 
   Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
-  void Flush() override;
   size_t Poll() override;
-  void SetGate(PostGate* gate) override { gate_ = gate; }
-  void DiscardStaged() override;
-  bool NothingPosted() const override;
   Node& node() const override;
-  const QueuePoolStats& stats() const override { return stats_; }
   size_t memory_bytes() const override;
 
   // ---- for RcQueue
-  const queue::RequestLimits& limits() const { return limits_; }
-  peers::RegionView& regions() { return regions_; }
   // Returns a connection of the queue's own, or the node's shared one.
   Result<std::shared_ptr<Link>> LinkTo(NodeId peer, uint32_t depth, Deadline deadline);
   void Release(std::shared_ptr<Link> link);
-  void Remove(RcQueue* queue);
-  void NotePosted(size_t work_requests) {
-    ++stats_.doorbells;
-    stats_.work_requests += work_requests;
-  }
 
  private:
-  explicit RcPool(RcNode& node);
-  // Posts what is staged, unless the gate is shut.
-  void PostAll();
+  RcPool(RcNode& node, const rnic::Caps& caps);
   Status AddCq();
 
   RcNode& node_;
-  peers::RegionView regions_;
-  queue::RequestLimits limits_;
-  QueuePoolStats stats_;
-  PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;  // found outside Poll, for the next one to count
   std::array<Completion, 64> batch_;
-  std::vector<RcQueue*> queues_;
   struct OwnCq {
     std::unique_ptr<rnic::Cq> cq;
     uint32_t used = 0;  // places, out of cq_depth_

@@ -180,15 +180,12 @@ Result<std::unique_ptr<QueuePool>> KernelNode::CreateQueuePool(const QueuePoolOp
 // ---- pool
 
 KernelPool::KernelPool(KernelNode& node)
-    : node_(node),
-      regions_(node.local_regions()),
-      limits_{KRC_MAX_SGE, KernelVirtualQueue::kMaxInlineBytes, node.max_message_bytes()} {}
+    : RingPool(node.local_regions(), {KRC_MAX_SGE, KernelVirtualQueue::kMaxInlineBytes, node.max_message_bytes()}),
+      node_(node) {}
 
 KernelPool::~KernelPool() {
   for (KernelVirtualQueue* queue : queues_) queue->ForgetPool();
 }
-
-Node& KernelPool::node() const { return node_; }
 
 Result<std::unique_ptr<VirtualQueue>> KernelPool::CreateQueue(uint32_t depth) {
   KRCORE_RETURN_IF_ERROR(NotForked());
@@ -201,15 +198,7 @@ Result<std::unique_ptr<VirtualQueue>> KernelPool::CreateQueue(uint32_t depth) {
   return std::unique_ptr<VirtualQueue>(std::move(queue));
 }
 
-void KernelPool::Remove(KernelVirtualQueue* queue) { std::erase(queues_, queue); }
-
-void KernelPool::Flush() {
-  if (forked()) return;
-  const auto has_staged = [](const KernelVirtualQueue* queue) { return queue->has_staged(); };
-  if (std::none_of(queues_.begin(), queues_.end(), has_staged)) return;
-  if (gate_ != nullptr && !gate_->MayPost()) return;
-  for (KernelVirtualQueue* queue : queues_) completed_by_flush_ += queue->PostStaged();
-}
+size_t KernelPool::memory_bytes() const { return sizeof(*this) + common_bytes(); }
 
 size_t KernelPool::Poll() {
   if (forked()) return 0;
@@ -222,23 +211,6 @@ size_t KernelPool::Poll() {
   }
   stats_.completions += completed;
   return completed + messages;
-}
-
-void KernelPool::DiscardStaged() {
-  if (forked()) return;
-  for (KernelVirtualQueue* queue : queues_) completed_by_flush_ += queue->DiscardStaged();
-}
-
-bool KernelPool::NothingPosted() const {
-  if (forked()) return true;
-  return std::all_of(queues_.begin(), queues_.end(),
-                     [](const KernelVirtualQueue* queue) { return queue->nothing_posted(); });
-}
-
-size_t KernelPool::memory_bytes() const {
-  size_t bytes = sizeof(*this) + regions_.memory_bytes();
-  for (const KernelVirtualQueue* queue : queues_) bytes += queue->memory_bytes();
-  return bytes;
 }
 
 }  // namespace krcore::kernel

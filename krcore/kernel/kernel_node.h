@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "krcore/kernel/kernel_queue.h"
+#include "krcore/kernel/kernel_virtual_queue.h"
 #include "krcore/node.h"
 #include "krcore/peers/region_table.h"
-#include "krcore/queue/request_check.h"
+#include "krcore/queue/ring_pool.h"
 #include "krcore/queue_pool.h"
 
 namespace krcore::kernel {
-
-class KernelVirtualQueue;
 
 // KernelNode: a Node of control plane "kernel". Its connections and its fabric's metadata are the kernel module's
 // (kmod/README.md). All processes' queues use connections that the kernel has made, the whole host shares what is known
@@ -71,36 +70,21 @@ class KernelNode final : public Node {
 
 // KernelPool: the queues of one thread whose connections are the kernel's. It has no connections of its own: posting is
 // one system call per queue, and polling looks at each queue's completion ring.
-class KernelPool final : public QueuePool {
+class KernelPool final : public queue::RingPool<KernelVirtualQueue> {
  public:
   explicit KernelPool(KernelNode& node);
   ~KernelPool() override;
 
   Result<std::unique_ptr<VirtualQueue>> CreateQueue(uint32_t depth) override;
-  void Flush() override;
   size_t Poll() override;
-  void SetGate(PostGate* gate) override { gate_ = gate; }
-  void DiscardStaged() override;
-  bool NothingPosted() const override;
-  Node& node() const override;
-  const QueuePoolStats& stats() const override { return stats_; }
+  Node& node() const override { return node_; }
   size_t memory_bytes() const override;
 
   // ---- for KernelVirtualQueue
   KernelNode& kernel_node() { return node_; }
-  peers::RegionView& regions() { return regions_; }
-  const queue::RequestLimits& limits() const { return limits_; }
-  QueuePoolStats& mutable_stats() { return stats_; }
-  void Remove(KernelVirtualQueue* queue);
 
  private:
   KernelNode& node_;
-  peers::RegionView regions_;
-  const queue::RequestLimits limits_;
-  QueuePoolStats stats_;
-  PostGate* gate_ = nullptr;
-  size_t completed_by_flush_ = 0;  // found outside Poll, for the next one to count
-  std::vector<KernelVirtualQueue*> queues_;
 };
 
 }  // namespace krcore::kernel

@@ -150,8 +150,7 @@ size_t KernelVirtualQueue::PostStaged() {
     uint32_t bad_index = 0;
     const Status pushed = queue_.Push({&requests_[ring_.slot(begin)], end - begin}, &bad_index);
     if (pushed.ok()) {
-      ++pool_->mutable_stats().doorbells;
-      pool_->mutable_stats().work_requests += end - begin;
+      pool_->NotePosted(end - begin);
       for (uint64_t p = begin; staged_messages_ != 0 && p < end; ++p)
         staged_messages_ -= IsSend(static_cast<Opcode>(requests_[ring_.slot(p)].opcode));
       ring_.Posted(end);

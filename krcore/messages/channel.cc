@@ -9,7 +9,6 @@ namespace krcore::messages {
 
 using queue::OwnWr;
 using queue::OwnWrDone;
-using queue::QueueStanding;
 
 namespace {
 
@@ -18,13 +17,11 @@ namespace {
 // too.
 constexpr size_t kOwnPayloadBytes = queue::kOwnBytes - sizeof(Header);
 
-constexpr uint32_t kMaxBackOffPolls = 64;
 constexpr int64_t kCloseNs = 1'000'000'000;  // longer than a NIC's transport retries
-constexpr uint32_t kMaxSpins = 1u << 16;     // bound of a wait whose clock stands still
 
 }  // namespace
 
-// ---- claiming a place
+// ---- opening
 
 Result<std::unique_ptr<Channel>> Channel::Open(queue::QueuePoolImpl& pool, queue::QueueState& owner, Port port,
                                                const PortInfo& info, Port reply_port, const PortInfo* reply,
@@ -39,184 +36,17 @@ Result<std::unique_ptr<Channel>> Channel::Open(queue::QueuePoolImpl& pool, queue
   KRCORE_RETURN_IF_ERROR(pool.NeedOwnMemory());
   // Others must be able to find out whether the owner of a place lives.
   KRCORE_RETURN_IF_ERROR(pool.NeedPublished(deadline));
-  std::unique_ptr<Channel> channel(new Channel(pool, owner, port, info));
   const uint32_t queue =
       pool.context().owners->fetch_add(1, std::memory_order_relaxed);  // a number; pairs with nothing
-  channel->owner_word_ = peers::PlaceOwner(self.node, queue, self.incarnation);
+  std::unique_ptr<Channel> channel(
+      new Channel(pool, owner, port, info, peers::PlaceOwner(self.node, queue, self.incarnation)));
   owner.own_wrs = channel.get();
-  KRCORE_RETURN_IF_ERROR(channel->Claim(deadline));
-  KRCORE_RETURN_IF_ERROR(channel->Introduce(reply_port, reply, deadline));
+  KRCORE_RETURN_IF_ERROR(channel->place_.Claim(deadline));
+  KRCORE_RETURN_IF_ERROR(channel->place_.Introduce(reply_port, reply, deadline));
+  channel->next_ = channel->released_ = channel->place_.first_number();
   channel->seen_flush_ = owner.flushed_in_recovery;
   pool.AddWork(channel.get());
   return channel;
-}
-
-Status Channel::Claim(Deadline deadline) {
-  const std::span<const uint64_t> owners(reinterpret_cast<const uint64_t*>(pool_.scratch()), info_.senders);
-  const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), 8u * info_.senders, pool_.scratch_lkey()};
-  static_assert(8 * kMaxSenders <= queue::QueuePoolImpl::kScratchBytes);
-  // Each round sees other senders win every place that was free, so it is not repeated for long.
-  for (int round = 0; round < 4 && !claimed_; ++round) {
-    KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = info_.addr, .into = into}, nullptr, deadline));
-    const std::vector<uint64_t> seen(owners.begin(), owners.end());
-    const uint32_t first =
-        peers::PlaceOwnerNumber(owner_word_) + peers::PlaceOwnerNode(owner_word_);  // senders begin at different places
-    bool any_free = false;
-    for (uint32_t i = 0; i < info_.senders && !claimed_; ++i) {
-      const uint32_t place = (first + i) % info_.senders;
-      if (seen[place] != 0) continue;
-      any_free = true;
-      KRCORE_RETURN_IF_ERROR(TryClaim(place, 0, deadline));
-    }
-    if (!any_free) KRCORE_RETURN_IF_ERROR(TakeOverFromDead(seen, deadline));
-    if (!any_free && !claimed_) break;
-  }
-  if (!claimed_)
-    return {StatusCode::kQueueFull, "port " + std::to_string(port_) + " of node " +
-                                        std::to_string(peer_->target.address.node) +
-                                        " has no place for another sender"};
-  return {};
-}
-
-Status Channel::TryClaim(uint32_t place, uint64_t expected, Deadline deadline) {
-  place_ = place;
-  in_doubt_ = true;
-  uint64_t old = 0;
-  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kCompareSwap,
-                              .remote = info_.addr + layout_.owner(place),
-                              .expected = expected,
-                              .desired = owner_word_},
-                             &old, deadline));
-  // The word is our own if an earlier try was executed after all.
-  claimed_ = old == expected || old == owner_word_;
-  in_doubt_ = false;
-  return {};
-}
-
-// Takes a place whose owner died before it wrote its card. Nothing was or will be sent there, and the receiver cannot
-// know whose death to ask about, so a sender that needs it takes it. The card read after the death counts: either it
-// was there then or never will be, or the receiver has cleared it, and the owner word with it (wire.h).
-Status Channel::TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline) {
-  for (uint32_t place = 0; place < owners.size() && !claimed_; ++place) {
-    const uint64_t owner = owners[place];
-    if (owner == kBeingFreed) continue;
-    const auto introduced = [&](const Card& card) { return card.owner == owner && card.checksum == ChecksumOf(card); };
-    Card card;
-    KRCORE_RETURN_IF_ERROR(ReadCard(place, &card, deadline));
-    if (introduced(card) ||
-        !pool_.node().IsConfirmedDead(peers::PlaceOwnerNode(owner), peers::PlaceOwnerIncarnation(owner)))
-      continue;
-    KRCORE_RETURN_IF_ERROR(ReadCard(place, &card, deadline));
-    if (!introduced(card)) KRCORE_RETURN_IF_ERROR(TryClaim(place, owner, deadline));
-  }
-  return {};
-}
-
-Status Channel::ReadCard(uint32_t place, Card* card, Deadline deadline) {
-  const Sge into{reinterpret_cast<uint64_t>(pool_.scratch()), sizeof(Card), pool_.scratch_lkey()};
-  const uint64_t at = info_.addr + layout_.control(place) + offsetof(Control, card);
-  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at, .into = into}, nullptr, deadline));
-  std::memcpy(static_cast<void*>(card), pool_.scratch(), sizeof(*card));
-  return {};
-}
-
-Status Channel::Introduce(Port reply_port, const PortInfo* reply, Deadline deadline) {
-  uint64_t released = 0;
-  const uint64_t at = info_.addr + layout_.control(place_) + offsetof(Control, released);
-  KRCORE_RETURN_IF_ERROR(Run({.opcode = Opcode::kRead, .remote = at}, &released, deadline));
-  next_ = released_ = released;
-  Card card;
-  const peers::Target& self = pool_.context().self;
-  card.owner = owner_word_;
-  card.address = self.address;
-  card.dc_key = self.dc_key;
-  card.dct_num = self.dct_num;
-  if (reply != nullptr) {
-    card.port = reply_port;
-    card.reply = *reply;
-  }
-  card.checksum = ChecksumOf(card);
-  const Status written = Run({.opcode = Opcode::kWrite,
-                              .remote = info_.addr + layout_.control(place_) + offsetof(Control, card),
-                              .data = std::as_bytes(std::span(&card, 1))},
-                             nullptr, deadline);
-  introduced_ = written.ok();
-  return written;
-}
-
-// ---- one-sided verbs of its own
-
-bool Channel::Post(Op op, const OneSided& verb) {
-  queue::PhysicalQueue& physical = *pool_.QueueFor(peer_->target);
-  if (physical.free() == 0) return false;
-  physical.Prepare();
-  std::byte* const memory = physical.own_memory();
-  Sge sge{reinterpret_cast<uint64_t>(memory), 8, physical.own_lkey()};
-  if (verb.into.length != 0) sge = verb.into;
-  if (!verb.data.empty()) {
-    std::memcpy(memory, verb.data.data(), verb.data.size());
-    sge.length = static_cast<uint32_t>(verb.data.size());
-  }
-  WorkRequest wr;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = verb.opcode;
-  wr.flags = 0;
-  wr.remote_addr = verb.remote;
-  wr.rkey = info_.rkey;
-  wr.compare_add = verb.expected;
-  wr.swap = verb.desired;
-  physical.FillOwn(wr, &owner_, *peer_, OwnWr::kInternal, verb.opcode, false, 0);
-  physical.Commit(1, *peer_);
-  op_ = op;
-  return true;
-}
-
-bool Channel::WaitFor(const std::function<bool()>& done, Deadline deadline) {
-  Clock& clock = pool_.node().clock();
-  int64_t last_ns = clock.NowNs();
-  for (uint32_t spins = 0, still = 0; !done(); ++spins) {
-    const int64_t now_ns = clock.NowNs();
-    still = now_ns == last_ns ? still + 1 : 0;
-    last_ns = now_ns;
-    if (still >= kMaxSpins || now_ns >= deadline.at_ns) return false;
-    pool_.PollWaiting(spins);
-  }
-  return true;
-}
-
-Status Channel::Run(const OneSided& verb, uint64_t* result, Deadline deadline) {
-  const Status timeout(StatusCode::kTimeout,
-                       "node " + std::to_string(peer_->target.address.node) + " did not answer within the deadline");
-  for (uint32_t tries = 0;; ++tries) {
-    if (deadline.Passed(pool_.node().clock())) return timeout;
-    if (tries != 0) pool_.node().clock().Relax(64 * tries);  // a NIC that fails at once must not make this spin
-    owner_.standing = QueueStanding::kReady;                 // otherwise the pool takes the WR back at the next fault
-    const bool posted = WaitFor([&] { return Post(Op::kControl, verb); }, deadline);
-    if (!posted) return timeout;
-    // However long it takes: a NIC completes or fails the WR, whose memory is in use until then.
-    (void)WaitFor([&] { return op_ == Op::kNone; }, Deadline::After(pool_.node().clock(), kCloseNs));
-    const bool hung = op_ != Op::kNone;
-    owner_.standing = QueueStanding::kUnconnected;
-    if (hung) return timeout;
-    switch (op_status_) {
-      case WcStatus::kSuccess:
-        if (result != nullptr) *result = op_result_;
-        return {};
-      case WcStatus::kFlushed: continue;
-      case WcStatus::kRetryExceeded:
-        if (!ReceiverIsDead()) continue;
-        return {StatusCode::kUnavailable, "node " + std::to_string(peer_->target.address.node) + " is dead"};
-      default:
-        return {StatusCode::kUnavailable, "port " + std::to_string(port_) + " of node " +
-                                              std::to_string(peer_->target.address.node) + " has been closed"};
-    }
-  }
-}
-
-bool Channel::ReceiverIsDead() const {
-  const Deadline deadline = Deadline::After(pool_.node().clock(), rnic::kPollingAskNs);
-  return pool_.context().device->QueryPeer(peer_->target.address, deadline) == rnic::PeerState::kDead;
 }
 
 // ---- messages
@@ -243,12 +73,12 @@ StatusCode Channel::Check(const WorkRequest& wr, const queue::RequestLimits& lim
     return StatusCode::kInvalidArgument;
   if (total > limits.max_message_bytes) return StatusCode::kInvalidArgument;
   const bool readable = wr.num_sge == 1 && !is_inline && (rights & kRemoteRead) != 0;
-  if (total <= std::min(pool_.copy_bytes(), info_.copy_bytes)) return StatusCode::kOk;
+  if (total <= std::min(pool_.copy_bytes(), to_.info.copy_bytes)) return StatusCode::kOk;
   if (readable) {
     *zero_copy = true;
     return StatusCode::kOk;
   }
-  if (total <= info_.copy_bytes) return StatusCode::kOk;
+  if (total <= to_.info.copy_bytes) return StatusCode::kOk;
   return wr.num_sge == 1 && !is_inline ? StatusCode::kPermissionDenied : StatusCode::kInvalidArgument;
 }
 
@@ -256,7 +86,7 @@ bool Channel::IsZeroCopy(const WorkRequest& wr, const queue::RequestLimits& limi
                          const peers::RegionView& local) const {
   uint64_t total = 0;
   for (uint32_t i = 0; i < wr.num_sge; ++i) total += wr.sg_list[i].length;
-  if (total <= std::min(pool_.copy_bytes(), info_.copy_bytes)) return false;
+  if (total <= std::min(pool_.copy_bytes(), to_.info.copy_bytes)) return false;
   bool zero_copy;
   return Check(wr, limits, local, &zero_copy) == StatusCode::kOk && zero_copy;
 }
@@ -308,10 +138,10 @@ void Channel::StageMessage(queue::PhysicalQueue& physical, const WorkRequest& wr
   out.flags = wr.flags;
   if (wr.opcode == Opcode::kWriteImm || zero_copy || in_own_memory)
     out.flags = static_cast<uint8_t>(out.flags & ~kInline);
-  out.remote_addr = info_.addr + layout_.slot(place_, next_);
-  out.rkey = info_.rkey;
-  physical.FillOwn(out, &owner_, *peer_, OwnWr::kMessage, wr.opcode, zero_copy, static_cast<uint32_t>(next_));
-  physical.Commit(1, *peer_);
+  out.remote_addr = to_.info.addr + to_.layout.slot(place_.place(), next_);
+  out.rkey = to_.info.rkey;
+  physical.FillOwn(out, &owner_, *to_.peer, OwnWr::kMessage, wr.opcode, zero_copy, static_cast<uint32_t>(next_));
+  physical.Commit(1, *to_.peer);
   ++next_;
   ++in_flight_;
 }
@@ -331,27 +161,28 @@ void Channel::OnDone(const OwnWrDone& done) {
     case OwnWr::kData: data_status_ = status; return;
     case OwnWr::kInternal: break;
   }
-  const Op op = std::exchange(op_, Op::kNone);
-  op_status_ = status;
-  std::memcpy(&op_result_, done.memory, sizeof(op_result_));
+  const Op op = verbs_.Done(done);
   if (op == Op::kControl) return;
   if (status == WcStatus::kRetryExceeded || status == WcStatus::kFlushed) {
     suspect_ = status == WcStatus::kRetryExceeded;
-    return BackOff();
+    return back_off_.Failed();
   }
   // The receiver's memory is no longer registered: its queue has been closed and takes no more messages.
   if (status != WcStatus::kSuccess) return Die(status);
   switch (op) {
-    case Op::kVoid: Voided(to_void_.front()); break;
+    case Op::kVoid:
+      held_.Voided(to_void_.front(), released_);
+      to_void_.pop_front();
+      break;
     case Op::kClose: closed_ = true; break;
     case Op::kPull:
-      if (op_result_ <= released_ || op_result_ > next_) return BackOff();
-      released_ = op_result_;
-      ReleaseHeld();
+      if (verbs_.result() <= released_ || verbs_.result() > next_) return back_off_.Failed();
+      released_ = verbs_.result();
+      held_.ReleaseBefore(released_);
       break;
     default: break;
   }
-  back_off_ = polls_to_skip_ = 0;
+  back_off_.Succeeded();
 }
 
 void Channel::MessageDone(const OwnWrDone& done) {
@@ -364,7 +195,10 @@ void Channel::MessageDone(const OwnWrDone& done) {
   if (done.completion.opcode == Opcode::kWriteImm && data != WcStatus::kSuccess) told.completion.status = data;
   if (told.completion.status != WcStatus::kSuccess) doubt_from_ = std::min(doubt_from_, number);
   if (done.zero_copy) {
-    Hold(told, number);
+    held_.Hold(told, number);
+    if (dead_) return Die(WcStatus::kRetryExceeded);
+    // A pull posted before this message, and again after the QP was replaced, may know more than it does.
+    held_.ReleaseBefore(released_);
   } else if (told.completion.status == WcStatus::kSuccess && !done.user_signaled) {
     owner_.CompleteSilently();
   } else {
@@ -372,62 +206,49 @@ void Channel::MessageDone(const OwnWrDone& done) {
   }
 }
 
-void Channel::Hold(const OwnWrDone& done, uint64_t number) {
-  const uint32_t position = owner_.DeliverHeld(done.completion, !done.user_signaled);
-  held_.push_back({number, position, done.completion.status});
-  if (dead_) return Die(WcStatus::kRetryExceeded);
-  // A pull posted before this message, and again after the QP was replaced, may know more than it does.
-  ReleaseHeld();
+void HeldMessages::Hold(const OwnWrDone& done, uint64_t number) {
+  held_.push_back({number, owner_.DeliverHeld(done.completion, !done.user_signaled), done.completion.status});
 }
 
-void Channel::Release(const Held& held, WcStatus status) {
+void HeldMessages::ReleaseFirst(WcStatus status) {
   const uint32_t* const next = held_.size() > 1 ? &held_[1].position : nullptr;
-  owner_.ReleaseHeld(held.position, status, next);
+  owner_.ReleaseHeld(held_.front().position, status, next);
   held_.pop_front();
 }
 
-void Channel::ReleaseHeld() {
-  while (!held_.empty() && held_.front().number < released_) Release(held_.front(), held_.front().status);
+void HeldMessages::ReleaseBefore(uint64_t released) {
+  while (!held_.empty() && held_.front().number < released) ReleaseFirst(held_.front().status);
 }
 
-void Channel::Voided(uint64_t number) {
-  to_void_.pop_front();
-  // Voids go from old to new, and everything held before this message was released or voided.
+void HeldMessages::Voided(uint64_t number, uint64_t released) {
+  // Everything held before this message was released or voided.
   while (!held_.empty() && held_.front().number <= number) {
     const Held held = held_.front();
     if (held.number == number && held.status == WcStatus::kSuccess) {
-      Release(held, WcStatus::kFlushed);  // by Close
-    } else if (held.number == number || held.number < released_) {
-      Release(held, held.status);
+      ReleaseFirst(WcStatus::kFlushed);  // by Close
+    } else if (held.number == number || held.number < released) {
+      ReleaseFirst(held.status);
     } else {
       break;
     }
   }
 }
 
-void Channel::BackOff() {
-  back_off_ = std::min(2 * back_off_ + 1, kMaxBackOffPolls);
-  polls_to_skip_ = back_off_;
+void HeldMessages::ReleaseAll(WcStatus status) {
+  while (!held_.empty()) ReleaseFirst(held_.front().status == WcStatus::kSuccess ? status : held_.front().status);
 }
 
 void Channel::Die(WcStatus status) {
   dead_ = true;
   to_void_.clear();
-  while (!held_.empty()) {
-    const Held held = held_.front();
-    Release(held, held.status == WcStatus::kSuccess ? status : held.status);
-  }
+  held_.ReleaseAll(status);
 }
 
 // ---- at each poll
 
 size_t Channel::Work() {
-  if (dead_ || op_ != Op::kNone) return 0;
-  if (polls_to_skip_ > 0) {
-    --polls_to_skip_;
-    return 0;
-  }
-  if (std::exchange(suspect_, false) && ReceiverIsDead()) {
+  if (dead_ || verbs_.under_way() || back_off_.Skips()) return 0;
+  if (std::exchange(suspect_, false) && verbs_.ReceiverIsDead()) {
     Die(WcStatus::kRetryExceeded);
     return 0;
   }
@@ -442,57 +263,51 @@ size_t Channel::Work() {
     Header header;
     header.number = to_void_.front();
     header.checksum = ChecksumOf(header);
-    Post(Op::kVoid, {.opcode = Opcode::kWrite,
-                     .remote = info_.addr + layout_.slot(place_, header.number),
-                     .data = std::as_bytes(std::span(&header, 1))});
+    verbs_.Post(Op::kVoid, {.opcode = Opcode::kWrite,
+                            .at = to_.layout.slot(place_.place(), header.number),
+                            .data = std::as_bytes(std::span(&header, 1))});
   } else if (closing_ && !closed_) {
-    const uint64_t last = Closing(owner_word_, next_);
-    Post(Op::kClose, {.opcode = Opcode::kWrite,
-                      .remote = info_.addr + layout_.control(place_) + offsetof(Control, closing),
-                      .data = std::as_bytes(std::span(&last, 1))});
-  } else if (!held_.empty() || next_ - released_ > info_.slots / 2u) {
-    Post(Op::kPull,
-         {.opcode = Opcode::kRead, .remote = info_.addr + layout_.control(place_) + offsetof(Control, released)});
+    const uint64_t last = Closing(place_.owner_word(), next_);
+    verbs_.Post(Op::kClose, {.opcode = Opcode::kWrite,
+                             .at = to_.layout.control(place_.place()) + offsetof(Control, closing),
+                             .data = std::as_bytes(std::span(&last, 1))});
+  } else if (!held_.empty() || next_ - released_ > to_.info.slots / 2u) {
+    verbs_.Post(Op::kPull,
+                {.opcode = Opcode::kRead, .at = to_.layout.control(place_.place()) + offsetof(Control, released)});
   }
   return 0;
 }
 
 Status Channel::Settle(Deadline deadline) {
-  if (!WaitFor([this] { return dead_ || (!HasDoubt() && in_flight_ == 0); }, deadline))
+  if (!verbs_.WaitFor([this] { return dead_ || (!HasDoubt() && in_flight_ == 0); }, deadline))
     return {StatusCode::kTimeout, "messages of unknown outcome could not be settled within the deadline"};
   if (dead_) return {StatusCode::kUnavailable, "the receiver has gone"};
   return {};
 }
 
 Channel::~Channel() {
-  if ((claimed_ || in_doubt_) && !dead_) {
+  if (place_.made() && !dead_) {
     pool_.RemoveWork(this);
     pool_.AddWork(this);  // also if Open failed before it added it
     const Deadline deadline = Deadline::After(pool_.node().clock(), kCloseNs);
-    (void)WaitFor([this] { return dead_ || (in_flight_ == 0 && op_ == Op::kNone); }, deadline);
-    // If Open failed: an unanswered claim can have no card, so the place belongs to the senders.
-    if (in_doubt_ && !dead_ && op_ == Op::kNone)
-      (void)Run({.opcode = Opcode::kCompareSwap,
-                 .remote = info_.addr + layout_.owner(place_),
-                 .expected = owner_word_,
-                 .desired = 0},
-                nullptr, deadline);
-    // A claim that was answered may or may not have its card, which would make the place the receiver's. So it gets a
-    // card, and after that is told that nothing will come.
-    if (claimed_ && !introduced_ && !dead_ && op_ == Op::kNone) (void)Introduce(kNoPort, nullptr, deadline);
-    if (doubt_from_ == kNone && to_void_.empty()) {
-      for (const Held& held : held_) to_void_.push_back(held.number);
-    } else {
-      (void)WaitFor([this] { return dead_ || !HasDoubt(); }, deadline);
-      for (const Held& held : held_) to_void_.push_back(held.number);
+    (void)verbs_.WaitFor([this] { return dead_ || (in_flight_ == 0 && !verbs_.under_way()); }, deadline);
+    // If Open failed. After it the receiver, if the place is the receiver's, is told that nothing will come.
+    if (!place_.introduced() && !dead_ && !verbs_.under_way()) {
+      place_.EndUnintroduced(deadline);
+      next_ = released_ = place_.first_number();
     }
-    closing_ = introduced_;
-    polls_to_skip_ = 0;
-    (void)WaitFor([this] { return dead_ || closed_ || !closing_; }, deadline);
+    if (doubt_from_ == kNone && to_void_.empty()) {
+      held_.AppendNumbersTo(&to_void_);
+    } else {
+      (void)verbs_.WaitFor([this] { return dead_ || !HasDoubt(); }, deadline);
+      held_.AppendNumbersTo(&to_void_);
+    }
+    closing_ = place_.introduced();
+    back_off_.Resume();
+    (void)verbs_.WaitFor([this] { return dead_ || closed_ || !closing_; }, deadline);
   }
   pool_.RemoveWork(this);
-  if (op_ != Op::kNone)
-    (void)WaitFor([this] { return op_ == Op::kNone; }, Deadline::After(pool_.node().clock(), kCloseNs));
+  if (verbs_.under_way()) verbs_.WaitForEnd();
   owner_.own_wrs = nullptr;
 }
 

@@ -1,5 +1,5 @@
-// Channel: the sending half of messages: a queue's place at a port, its credits, and the settling of messages whose
-// outcome is unknown.
+// Channel: the sending half of messages: a queue's credits at its place of a port (place_claim.h), and the settling of
+// messages whose outcome is unknown.
 //
 // A message is one WRITE into a slot of the place (wire.h). Credits are pulled: when they run short, or a zero-copy
 // message waits to be read, the channel READs the receiver's count of released messages, which also releases the oldest
@@ -16,11 +16,11 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <span>
 
 #include "krcore/clock.h"
+#include "krcore/messages/place_claim.h"
 #include "krcore/messages/wire.h"
 #include "krcore/peers/peer.h"
 #include "krcore/queue/physical_queue.h"
@@ -28,6 +28,36 @@
 #include "krcore/queue/queue_state.h"
 
 namespace krcore::messages {
+
+// HeldMessages: zero-copy messages that have completed, oldest first, and whose completions are held back because the
+// receiver may still READ their buffers.
+class HeldMessages {
+ public:
+  explicit HeldMessages(queue::QueueState& owner) : owner_(owner) {}
+
+  bool empty() const { return held_.empty(); }
+  void Hold(const queue::OwnWrDone& done, uint64_t number);
+  // Releases those that the receiver has released.
+  void ReleaseBefore(uint64_t released);
+  // Message `number` has been voided. Voids go from old to new.
+  void Voided(uint64_t number, uint64_t released);
+  // Those that had succeeded complete with `status`.
+  void ReleaseAll(WcStatus status);
+  void AppendNumbersTo(std::deque<uint64_t>* numbers) const {
+    for (const Held& held : held_) numbers->push_back(held.number);
+  }
+
+ private:
+  struct Held {
+    uint64_t number;
+    uint32_t position;  // in the QueueState
+    WcStatus status;
+  };
+  void ReleaseFirst(WcStatus status);
+
+  queue::QueueState& owner_;
+  std::deque<Held> held_;
+};
 
 class Channel final : public queue::OwnWrSink, public queue::Pollable {
  public:
@@ -41,14 +71,14 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   ~Channel() override;
 
   bool Reaches(const peers::Peer& peer, Port port) const {
-    return !dead_ && port == port_ && peer.target.address.node == peer_->target.address.node &&
-           peer.target.address.incarnation == peer_->target.address.incarnation;
+    return !dead_ && port == to_.port && peer.target.address.node == to_.peer->target.address.node &&
+           peer.target.address.incarnation == to_.peer->target.address.incarnation;
   }
   // Waits until every message in doubt is settled. kUnavailable: the receiver has gone.
   Status Settle(Deadline deadline);
   // Whether messages are accepted: every message's outcome is settled, and the receiver has not gone.
   bool Accepts() const { return !dead_ && !HasDoubt() && owner_.flushed_in_recovery == seen_flush_; }
-  uint32_t credits() const { return Accepts() ? static_cast<uint32_t>(info_.slots - (next_ - released_)) : 0; }
+  uint32_t credits() const { return Accepts() ? static_cast<uint32_t>(to_.info.slots - (next_ - released_)) : 0; }
 
   // Whether `wr` (kSend, kSendImm) is well formed, and whether it goes by zero-copy.
   StatusCode Check(const WorkRequest& wr, const queue::RequestLimits& limits, const peers::RegionView& local,
@@ -66,58 +96,23 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   size_t Work() override;
 
  private:
-  enum class Op : uint8_t { kNone, kControl, kPull, kVoid, kClose };
-  struct Held {  // a completed zero-copy message whose buffer is still in use
-    uint64_t number;
-    uint32_t position;  // in the QueueState
-    WcStatus status;
-  };
-  struct OneSided {
-    Opcode opcode;
-    uint64_t remote;
-    std::span<const std::byte> data{};  // kWrite: copied, at most kOwnBytes
-    Sge into{};                         // kRead; length 0: 8 bytes of own memory
-    uint64_t expected = 0, desired = 0;
-  };
+  using Op = PortVerbs::Op;
 
-  Channel(queue::QueuePoolImpl& pool, queue::QueueState& owner, Port port, const PortInfo& info)
-      : pool_(pool), owner_(owner), peer_(owner.peer), port_(port), info_(info), layout_(info) {}
-
-  // Stages an internal WR; false: no room now.
-  bool Post(Op op, const OneSided& verb);
-  // Runs one verb, with its result; tries again where a fault of others broke it. The queue may be in any standing.
-  Status Run(const OneSided& verb, uint64_t* result, Deadline deadline);
-  bool WaitFor(const std::function<bool()>& done, Deadline deadline);
-  Status Claim(Deadline deadline);
-  Status TakeOverFromDead(std::span<const uint64_t> owners, Deadline deadline);
-  Status TryClaim(uint32_t place, uint64_t expected, Deadline deadline);
-  // READs where the place's messages begin and writes the card: from then on only the receiver frees the place.
-  Status Introduce(Port reply_port, const PortInfo* reply, Deadline deadline);
-  Status ReadCard(uint32_t place, Card* card, Deadline deadline);
-  bool ReceiverIsDead() const;
+  Channel(queue::QueuePoolImpl& pool, queue::QueueState& owner, Port port, const PortInfo& info, uint64_t owner_word)
+      : pool_(pool), owner_(owner), to_(owner.peer, port, info), place_(verbs_, owner_word), held_(owner) {}
 
   bool HasDoubt() const { return doubt_from_ != kNone || !to_void_.empty(); }
   void MessageDone(const queue::OwnWrDone& done);
-  void Release(const Held& held, WcStatus status);
-  // Releases the held completions that the receiver has released, or that are voided or dead.
-  void ReleaseHeld();
-  void Voided(uint64_t number);
-  void BackOff();
   void Die(WcStatus status);
-  void Hold(const queue::OwnWrDone& done, uint64_t number);
 
   static constexpr uint64_t kNone = UINT64_MAX;
 
   queue::QueuePoolImpl& pool_;
   queue::QueueState& owner_;
-  const std::shared_ptr<const peers::Peer> peer_;
-  const Port port_;
-  const PortInfo info_;
-  const Layout layout_;
-  uint64_t owner_word_ = 0;
-  uint32_t place_ = 0;
-  bool in_doubt_ = false;  // a claim of place_ was not answered
-  bool claimed_ = false, introduced_ = false;
+  const RemotePort to_;
+  PortVerbs verbs_{pool_, owner_, to_};
+  PlaceClaim place_;
+  HeldMessages held_;
 
   uint64_t next_ = 0;                          // number of the next message
   uint64_t released_ = 0;                      // as last pulled
@@ -127,15 +122,11 @@ class Channel final : public queue::OwnWrSink, public queue::Pollable {
   uint64_t seen_flush_ = 0;       // QueueState::flushed_in_recovery when nothing accepted before it was in flight
   uint64_t doubt_from_ = kNone;   // messages from here to next_ are in doubt
   std::deque<uint64_t> to_void_;  // numbers of slots to overwrite
-  std::deque<Held> held_;
 
-  Op op_ = Op::kNone;  // the internal WR in flight
-  WcStatus op_status_ = WcStatus::kSuccess;
-  uint64_t op_result_ = 0;
   bool closing_ = false, closed_ = false;
   bool dead_ = false;
   bool suspect_ = false;  // an internal WR failed: check whether the receiver lives
-  uint32_t polls_to_skip_ = 0, back_off_ = 0;
+  queue::BackOff back_off_;
 };
 
 }  // namespace krcore::messages

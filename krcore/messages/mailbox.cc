@@ -12,7 +12,6 @@ namespace {
 constexpr uint32_t kPollsPerLook = 8;                // for new senders
 constexpr int64_t kDeadLookIntervalNs = 20'000'000;  // a system call for each sender
 constexpr int64_t kUnpublishNs = 1'000'000'000;
-constexpr uint32_t kMaxBackOffPolls = 64;
 constexpr uint32_t kMaxReceiveDepth = 1u << 16;
 constexpr uint32_t kMailboxRights = kLocalWrite | kRemoteRead | kRemoteWrite | kRemoteAtomic;
 
@@ -269,11 +268,7 @@ bool Mailbox::Take(uint32_t index, const Header& header) {
       return place.sender_is_dead;
     }
   } else if (header.kind == MessageKind::kZeroCopy) {
-    if (place.polls_to_skip > 0) {
-      --place.polls_to_skip;
-      return false;
-    }
-    if (!StartRead(place, header, taken.receive)) return false;
+    if (place.back_off.Skips() || !StartRead(place, header, taken.receive)) return false;
     message.zero_copy = true;
     taken.state = Taken::kReading;
   }
@@ -328,7 +323,7 @@ void Mailbox::FinishReads(uint32_t index) {
       TakenMessage& taken = place.taken[i];
       if (taken.state != Taken::kReading) continue;
       if (completion.status == WcStatus::kSuccess) {
-        place.back_off = 0;
+        place.back_off.Succeeded();
         taken.state = Taken::kDone;
         // The sender may have taken the message back while it was READ: then its buffer had other contents already.
         const size_t slot = layout_.slot(index, completion.wr_id);
@@ -341,8 +336,7 @@ void Mailbox::FinishReads(uint32_t index) {
         taken.message.status = completion.status;
       } else {
         place.put_back_from = std::min(place.put_back_from, completion.wr_id);
-        place.back_off = std::min(2 * place.back_off + 1, kMaxBackOffPolls);
-        place.polls_to_skip = place.back_off;
+        place.back_off.Failed();
       }
     }
   }

@@ -62,8 +62,8 @@ class Mailbox final : public queue::Pollable {
     std::deque<TakenMessage> taken;     // [next - taken.size(), next)
     std::shared_ptr<peers::Peer> peer;  // zero-copy: how its memory is READ
     std::unique_ptr<queue::OneSidedQueue> reader;
-    uint64_t put_back_from = UINT64_MAX;       // number of the first message to put back once no READ is in flight
-    uint32_t polls_to_skip = 0, back_off = 0;  // for READs that failed
+    uint64_t put_back_from = UINT64_MAX;  // number of the first message to put back once no READ is in flight
+    queue::BackOff back_off;              // for READs that failed
     bool sender_is_dead = false;
   };
 

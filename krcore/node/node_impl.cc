@@ -47,19 +47,33 @@ constexpr uint32_t kAllRemoteRights = kRemoteRead | kRemoteWrite | kRemoteAtomic
 
 }  // namespace
 
+Result<std::vector<std::byte>> LookupValue(peers::MetaClient& meta, const peers::Key& key, const std::string& what,
+                                           Deadline deadline) {
+  auto record = meta.Lookup(key, deadline);
+  if (!record.ok()) return record.status();
+  if (record->kind != key.kind || record->value_length > kMaxServiceBytes)
+    return Status(StatusCode::kCorrupt, "the record of " + what + " is not one of a " +
+                                            (key.kind == peers::RecordKind::kPort ? "port" : "service"));
+  return std::vector<std::byte>(record->value, record->value + record->value_length);
+}
+
+Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options) {
+  return rnic::OpenDevice({.provider = options.rnic,
+                           .fabric = options.fabric,
+                           .node = options.node,
+                           .create_fabric = options.create_fabric,
+                           .address = options.fabric_address,
+                           .port = options.rnic_port,
+                           .clock = options.clock,
+                           .deadline = options.deadline});
+}
+
 Result<std::unique_ptr<Node>> NodeImpl::Open(const NodeOptions& options) {
   if (options.mr_lease_ns < kMinLeaseNs || options.mr_lease_ns > kMaxLeaseNs)
     return Status(StatusCode::kInvalidArgument, "mr_lease_ns must be 1 ms to an hour");
   if (options.rc_peers > peers::kMaxDeskPlaces)
     return Status(StatusCode::kInvalidArgument, "rc_peers must be at most " + std::to_string(peers::kMaxDeskPlaces));
-  auto device = rnic::OpenDevice({.provider = options.rnic,
-                                  .fabric = options.fabric,
-                                  .node = options.node,
-                                  .create_fabric = options.create_fabric,
-                                  .address = options.fabric_address,
-                                  .port = options.rnic_port,
-                                  .clock = options.clock,
-                                  .deadline = options.deadline});
+  auto device = OpenDevice(options);
   if (!device.ok()) return device.status();
   std::unique_ptr<NodeImpl> node(
       new NodeImpl(*std::move(device), options.clock != nullptr ? *options.clock : *RealClock(), options.mr_lease_ns));
@@ -85,16 +99,7 @@ Status NodeImpl::Start(uint32_t rc_peers) {
   auto desk = MakeRegion(
       {.length = rc_peers * sizeof(peers::DeskPlace), .remote_rights = kAllRemoteRights, .tag = peers::kDeskTag});
   if (!desk.ok()) return desk.status();
-  desk_ = *std::move(desk);
-  auto acceptor = peers::Acceptor::Create(*device_, *pd_, clock_, desk_places());
-  if (!acceptor.ok()) return acceptor.status();
-  acceptor_ = *std::move(acceptor);
-  return {};
-}
-
-std::span<peers::DeskPlace> NodeImpl::desk_places() const {
-  if (desk_ == nullptr) return {};
-  return {reinterpret_cast<peers::DeskPlace*>(desk_->bytes().data()), desk_->bytes().size() / sizeof(peers::DeskPlace)};
+  return rc_answering_.Start(*device_, *pd_, clock_, *std::move(desk));
 }
 
 NodeImpl::~NodeImpl() {
@@ -120,9 +125,7 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
     parts.private_memory = *std::move(memory);
     bytes = parts.private_memory->bytes();
   } else {
-    std::lock_guard lock(mutex_);
-    const auto listed = std::count_if(exposed_.begin(), exposed_.end(), [](const Exposed& e) { return !e.withdrawn; });
-    if (static_cast<size_t>(listed) == kMaxRegionsPerNode) return TooManyRegions();
+    if (!exposed_.HasRoom()) return TooManyRegions();
     auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
     if (!memory.ok()) return memory.status();
     parts.remote_memory = *std::move(memory);
@@ -132,11 +135,9 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
   if (!mr.ok()) return mr.status();
   parts.mr = *std::move(mr);
   parts.remote_rights = options.remote_rights;
-  if (options.remote_rights != 0) {
-    std::lock_guard lock(mutex_);
-    exposed_.push_back({{reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag}});
-  }
-  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
+  if (options.remote_rights != 0)
+    exposed_.Add({reinterpret_cast<uint64_t>(bytes.data()), options.length, parts.mr->rkey(), options.tag});
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
 Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t length) {
@@ -146,34 +147,11 @@ Result<std::unique_ptr<Region>> NodeImpl::RegisterLocal(void* addr, size_t lengt
   if (!mr.ok()) return mr.status();
   RegionParts parts;
   parts.mr = *std::move(mr);
-  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(*this, std::move(parts)));
-}
-
-void NodeImpl::RemoveRemote(uint32_t rkey) {
-  std::lock_guard lock(mutex_);
-  std::erase_if(exposed_, [rkey](const Exposed& exposed) { return exposed.region.rkey == rkey; });
-}
-
-std::vector<RemoteRegion> NodeImpl::published_regions() {
-  std::lock_guard lock(mutex_);
-  std::vector<RemoteRegion> regions;
-  for (const Exposed& exposed : exposed_)
-    if (exposed.published && !exposed.withdrawn && exposed.region.tag != peers::kDeskTag)
-      regions.push_back(exposed.region);
-  return regions;
+  return std::unique_ptr<Region>(std::make_unique<RegionImpl>(local_regions_, this, std::move(parts)));
 }
 
 Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
-  bool published = false;
-  {
-    std::lock_guard lock(mutex_);
-    for (Exposed& exposed : exposed_) {
-      if (exposed.region.rkey != rkey) continue;
-      exposed.withdrawn = true;
-      published = exposed.published;
-    }
-  }
-  if (!published) return clock_.NowNs();  // no peer can know of it
+  if (!exposed_.Withdraw(rkey)) return clock_.NowNs();  // no peer can know of it
   KRCORE_RETURN_IF_ERROR(Publish(deadline));
   // A lease begins when its lookup is posted, and lookups posted from now on find the record without the region. A
   // tenth is added for clocks that run differently, and the lag of the clock that checks leases.
@@ -185,17 +163,16 @@ Result<int64_t> NodeImpl::Withdraw(uint32_t rkey, Deadline deadline) {
 
 Status NodeImpl::HostMetaServer(uint32_t capacity) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  {
-    std::lock_guard lock(mutex_);
-    if (hosting_) return {StatusCode::kExists, "this node hosts a metadata server already"};
-    hosting_ = true;
-  }
-  const peers::MetaServerOptions options{
-      .capacity = capacity, .mr_lease_ns = mr_lease_ns_, .desk = desk_places(), .desk_rkey = desk_ ? desk_->rkey() : 0};
+  if (hosting_.exchange(true)) return {StatusCode::kExists, "this node hosts a metadata server already"};
+  const peers::MetaServerOptions options{.capacity = capacity,
+                                         .mr_lease_ns = mr_lease_ns_,
+                                         .desk = rc_answering_.places(),
+                                         .desk_rkey = rc_answering_.rkey()};
   auto server = peers::MetaServer::Host(*device_, *pd_, *dct_, clock_, options, Deadline::After(clock_, kCatchUpNs));
-  std::lock_guard lock(mutex_);
-  hosting_ = server.ok();
-  if (!server.ok()) return server.status();
+  if (!server.ok()) {
+    hosting_ = false;
+    return server.status();
+  }
   meta_server_ = *std::move(server);
   return {};
 }
@@ -206,27 +183,20 @@ Status NodeImpl::Publish(Deadline deadline) {
   peers::NodePayload payload;
   payload.dc_key = dct_->dc_key();
   payload.dct_num = dct_->num();
-  {
-    std::lock_guard lock(mutex_);
-    for (Exposed& exposed : exposed_) {
-      if (exposed.withdrawn) continue;
-      exposed.published = true;
-      payload.regions[payload.region_count++] = exposed.region;
-    }
-  }
+  exposed_.PutInto(&payload);
   const Status published = meta_->Publish(peers::Key::Node(id()), std::as_bytes(std::span(&payload, 1)), deadline);
   peers_->ForgetOnHost(id());  // also if it failed: some server may have the new record
   KRCORE_RETURN_IF_ERROR(published);
-  std::lock_guard lock(mutex_);
   published_ = true;
   return {};
 }
 
-Status NodeImpl::NeedPublished(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  const bool published = published_;
-  lock.unlock();
-  return published ? Status{} : Publish(deadline);
+Status NodeImpl::PublishValue(const peers::Key& key, const std::string& what, std::span<const std::byte> value,
+                              Deadline deadline) {
+  if (!published_) KRCORE_RETURN_IF_ERROR(Publish(deadline));
+  Status status = meta_->Publish(key, value, deadline);
+  if (status.ok() || status.message().empty()) return status;
+  return {status.code(), what + ": " + std::string(status.message())};
 }
 
 Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte> value, Deadline deadline) {
@@ -235,10 +205,7 @@ Status NodeImpl::PublishService(std::string_view name, std::span<const std::byte
   if (value.size() > kMaxServiceBytes)
     return {StatusCode::kInvalidArgument, "a service's value has at most " + std::to_string(kMaxServiceBytes) +
                                               " bytes, not " + std::to_string(value.size())};
-  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(peers::Key::Service(name), value, deadline);
-  if (status.ok() || status.message().empty()) return status;
-  return {status.code(), "service '" + std::string(name) + "': " + std::string(status.message())};
+  return PublishValue(peers::Key::Service(name), "service '" + std::string(name) + "'", value, deadline);
 }
 
 // The fabric's record comes first. One node at a time has it, so only its holder goes on to the metadata servers. If
@@ -255,33 +222,21 @@ Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> 
 
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
-  auto record = meta_->Lookup(peers::Key::Service(name), deadline);
-  if (!record.ok()) {
-    if (record.status() == StatusCode::kNotFound)
-      return Status(StatusCode::kNotFound, "no node publishes a service '" + std::string(name) + "'");
-    return record.status();
-  }
-  if (record->kind != peers::RecordKind::kService || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of service '" + std::string(name) + "' is not one of a service");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  const std::string what = "service '" + std::string(name) + "'";
+  auto value = LookupValue(*meta_, peers::Key::Service(name), what, deadline);
+  if (value.status() == StatusCode::kNotFound) return Status(StatusCode::kNotFound, "no node publishes a " + what);
+  return value;
 }
 
 Status NodeImpl::PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) {
   assert(value.size() <= kMaxServiceBytes);
-  KRCORE_RETURN_IF_ERROR(NeedPublished(deadline));
-  Status status = meta_->Publish(peers::Key::Port(id(), port), value, deadline);
-  if (status.ok() || status.message().empty()) return status;
-  return {status.code(), "port " + std::to_string(port) + ": " + std::string(status.message())};
+  return PublishValue(peers::Key::Port(id(), port), "port " + std::to_string(port), value, deadline);
 }
 
 void NodeImpl::WithdrawPort(Port port, Deadline deadline) { meta_->Remove(peers::Key::Port(id(), port), deadline); }
 
 Result<std::vector<std::byte>> NodeImpl::LookupPort(NodeId node, Port port, Deadline deadline) {
-  auto record = meta_->Lookup(peers::Key::Port(node, port), deadline);
-  if (!record.ok()) return record.status();
-  if (record->kind != peers::RecordKind::kPort || record->value_length > kMaxServiceBytes)
-    return Status(StatusCode::kCorrupt, "the record of port " + std::to_string(port) + " is not one of a port");
-  return std::vector<std::byte>(record->value, record->value + record->value_length);
+  return LookupValue(*meta_, peers::Key::Port(node, port), "port " + std::to_string(port), deadline);
 }
 
 bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
@@ -293,8 +248,7 @@ bool NodeImpl::IsConfirmedDead(NodeId node, uint32_t incarnation) {
 
 size_t NodeImpl::PollConnections() {
   if (forked()) return 0;
-  std::lock_guard lock(acceptor_mutex_);
-  return acceptor_ ? acceptor_->Poll() : 0;
+  return rc_answering_.Poll();
 }
 
 Result<std::unique_ptr<QueuePool>> NodeImpl::CreateQueuePool(const QueuePoolOptions& options) {

@@ -9,15 +9,23 @@
 
 #include "krcore/messages/ports.h"
 #include "krcore/node.h"
+#include "krcore/node/exposed_regions.h"
+#include "krcore/node/rc_answering.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/meta_server.h"
 #include "krcore/peers/peer_directory.h"
-#include "krcore/peers/rc_desk.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/queue/queue_pool_impl.h"
 #include "krcore/rnic.h"
 
 namespace krcore::node {
+
+// Returns the value of a service or port, which messages call `what`.
+Result<std::vector<std::byte>> LookupValue(peers::MetaClient& meta, const peers::Key& key, const std::string& what,
+                                           Deadline deadline);
+
+// Opens the device that a node's options name.
+Result<std::unique_ptr<rnic::Device>> OpenDevice(const NodeOptions& options);
 
 class NodeImpl final : public Node, private messages::PortRecords {
  public:
@@ -58,11 +66,10 @@ class NodeImpl final : public Node, private messages::PortRecords {
   rnic::Device& device() { return *device_; }
   rnic::Pd& pd() { return *pd_; }
   // Regions with remote rights that Publish has announced, without krcore's own.
-  std::vector<RemoteRegion> published_regions();
+  std::vector<RemoteRegion> published_regions() { return exposed_.Published(); }
 
   // ---- for RegionImpl
-  peers::RegionTable& local_regions() { return local_regions_; }
-  void RemoveRemote(uint32_t rkey);
+  void RemoveRemote(uint32_t rkey) { exposed_.Remove(rkey); }
   // Publishes the node without the region, if it was ever published with it. Returns the time from which on no peer
   // uses the region.
   Result<int64_t> Withdraw(uint32_t rkey, Deadline deadline);
@@ -74,8 +81,9 @@ class NodeImpl final : public Node, private messages::PortRecords {
   Status PublishPort(Port port, std::span<const std::byte> value, Deadline deadline) override;
   void WithdrawPort(Port port, Deadline deadline) override;
   Result<std::vector<std::byte>> LookupPort(NodeId node, Port port, Deadline deadline) override;
-  // The node's record tells others whether the owner of what it publishes still lives.
-  Status NeedPublished(Deadline deadline);
+  // Publishes a service or port. The node itself comes first: its record tells others whether the owner still lives.
+  Status PublishValue(const peers::Key& key, const std::string& what, std::span<const std::byte> value,
+                      Deadline deadline);
   // As CreateRegion, but also allows a reserved tag.
   Result<std::unique_ptr<Region>> MakeRegion(const RegionOptions& options);
 
@@ -92,23 +100,12 @@ class NodeImpl final : public Node, private messages::PortRecords {
   std::atomic<uint32_t> pools_{0};   // ... and the pools
   messages::Ports ports_{*this};
 
-  struct Exposed {
-    RemoteRegion region;
-    bool published = false;  // or about to be
-    bool withdrawn = false;
-  };
-
   std::mutex publish_mutex_;  // held from composing the node's record until it is published, for order
-  std::mutex mutex_;          // guards the rest
-  std::vector<Exposed> exposed_;
-  std::unique_ptr<peers::MetaServer> meta_server_;
-  bool hosting_ = false;  // or about to be
-  bool published_ = false;
-
-  std::span<peers::DeskPlace> desk_places() const;
-  std::unique_ptr<Region> desk_;  // null: no RC connections are accepted
-  std::mutex acceptor_mutex_;
-  std::unique_ptr<peers::Acceptor> acceptor_;  // guarded by acceptor_mutex_
+  std::atomic<bool> published_{false};
+  ExposedRegions exposed_;
+  std::atomic<bool> hosting_{false};                // or about to be
+  std::unique_ptr<peers::MetaServer> meta_server_;  // written by the thread that has set hosting_
+  RcAnswering rc_answering_;                        // its desk is one of exposed_
 };
 
 }  // namespace krcore::node

@@ -23,24 +23,25 @@ Status TooManyRegions() {
           "a node announces at most " + std::to_string(kMaxRegionsPerNode) + " regions with remote rights"};
 }
 
-RegionImpl::RegionImpl(NodeImpl& node, RegionParts parts)
-    : node_(node),
+RegionImpl::RegionImpl(peers::RegionTable& table, NodeImpl* node, RegionParts parts)
+    : table_(table),
+      node_(node),
       parts_(std::move(parts)),
       bytes_(static_cast<std::byte*>(parts_.mr->addr()), parts_.mr->length()),
       lkey_(parts_.mr->lkey()),
       rkey_(parts_.mr->rkey()) {
-  node_.local_regions().Add({reinterpret_cast<uint64_t>(parts_.mr->addr()), parts_.mr->length(), lkey_,
-                             kLocalWrite | parts_.remote_rights, rkey_});
+  table_.Add({reinterpret_cast<uint64_t>(parts_.mr->addr()), parts_.mr->length(), lkey_,
+              kLocalWrite | parts_.remote_rights, rkey_});
 }
 
 RegionImpl::~RegionImpl() {
-  if (parts_.remote_memory) node_.RemoveRemote(rkey());
+  if (parts_.remote_memory) node_->RemoveRemote(rkey());
   DestroyKeys();  // before the memory
 }
 
 void RegionImpl::DestroyKeys() {
   if (parts_.mr == nullptr) return;
-  node_.local_regions().Remove(lkey_);
+  table_.Remove(lkey_);
   parts_.mr.reset();
 }
 
@@ -49,11 +50,11 @@ Status RegionImpl::Deregister(Deadline deadline) {
   if (parts_.mr == nullptr) return {};
   if (parts_.remote_memory) {
     if (!quiet_ns_) {
-      auto quiet_ns = node_.Withdraw(rkey_, deadline);
+      auto quiet_ns = node_->Withdraw(rkey_, deadline);
       if (!quiet_ns.ok()) return quiet_ns.status();
       quiet_ns_ = *quiet_ns;
     }
-    Clock& clock = node_.clock();
+    Clock& clock = node_->clock();
     for (uint32_t spins = 0; clock.NowNs() < *quiet_ns_; ++spins) {
       if (deadline.Passed(clock)) return {StatusCode::kTimeout, "peers' leases on the region have not run out yet"};
       clock.Relax(spins);

@@ -9,6 +9,7 @@
 
 #include "krcore/base/pages.h"
 #include "krcore/node.h"
+#include "krcore/peers/region_table.h"
 #include "krcore/rnic.h"
 
 namespace krcore::node {
@@ -29,7 +30,8 @@ struct RegionParts {
 
 class RegionImpl final : public Region {
  public:
-  RegionImpl(NodeImpl& node, RegionParts parts);
+  // `table` lists the region while it has keys. `node` has announced it; needed with remote memory only.
+  RegionImpl(peers::RegionTable& table, NodeImpl* node, RegionParts parts);
   ~RegionImpl() override;
 
   std::span<std::byte> bytes() const override { return bytes_; }
@@ -45,7 +47,8 @@ class RegionImpl final : public Region {
  private:
   void DestroyKeys();
 
-  NodeImpl& node_;
+  peers::RegionTable& table_;
+  NodeImpl* const node_;
   RegionParts parts_;  // without mr once deregistered
   const std::span<std::byte> bytes_;
   const uint32_t lkey_, rkey_;

@@ -78,7 +78,6 @@ struct Record {
     std::memcpy(&payload, value, sizeof(payload));
     return payload;
   }
-  void set_node(const NodePayload& payload) { std::memcpy(value, &payload, sizeof(payload)); }
 };
 static_assert(std::is_trivially_copyable_v<Record> && kMaxServiceBytes <= sizeof(Record::value));
 static_assert(sizeof(Record) == 192);

@@ -1,6 +1,5 @@
 #include "krcore/peers/rc_desk.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -38,11 +37,6 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Create(rnic::Device& device, rnic::P
   if (!cq.ok()) return cq.status();
   acceptor->cq_ = *std::move(cq);
   return acceptor;
-}
-
-size_t Acceptor::connections() const {
-  return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
-                                           [](const Connection& connection) { return connection.qp != nullptr; }));
 }
 
 size_t Acceptor::Poll() {

@@ -70,8 +70,6 @@ class Acceptor {
 
   // Answers requests, and frees places that were closed or whose owner is dead. Returns how many places changed.
   size_t Poll();
-  // Number of QPs that it keeps.
-  size_t connections() const;
 
  private:
   struct Connection {  // of the place of the same index

@@ -39,26 +39,13 @@ Result<std::unique_ptr<QueuePool>> QueuePoolImpl::Create(const PoolContext& cont
                    caps.max_message_bytes};
   pool->copy_bytes_ = options.copy_bytes;
   pool->executes_at_post_ = caps.executes_at_post;
-  pool->sq_depth_ = options.sq_depth;
   const auto rc_queues = static_cast<uint32_t>(
       std::min<uint64_t>(std::min(options.max_rc_queues, kMaxRcQueues), (caps.max_cqe - dc_depth) / options.sq_depth));
-  auto cq = context.device->CreateCq(static_cast<uint32_t>(dc_depth + uint64_t{rc_queues} * options.sq_depth));
-  if (!cq.ok()) return cq.status();
-  pool->cq_ = *std::move(cq);
-  pool->state_.staged = std::make_unique<PhysicalQueue*[]>(options.dc_initiators + rc_queues);
   // All nodes' first pools share an initiator, and so on, as threads of one processor would in the kernel's pool.
   const uint32_t first = context.pools->fetch_add(1, std::memory_order_relaxed) * options.dc_initiators;
-  for (uint32_t i = 0; i < options.dc_initiators; ++i) {
-    auto queue = PhysicalQueue::Create(*context.pd, *pool->cq_, i, options.sq_depth, &pool->state_,
-                                       context.host_qps != 0 ? (first + i) % context.host_qps : rnic::kPrivateQp);
-    if (!queue.ok()) return queue.status();
-    pool->state_.stats.host_queues += (*queue)->host_shared();
-    pool->queues_.push_back(*std::move(queue));
-    pool->live_.push_back(pool->queues_.back().get());
-  }
-  pool->dc_count_ = options.dc_initiators;
+  KRCORE_RETURN_IF_ERROR(pool->physical_.Open(*context.device, options.dc_initiators, rc_queues, options.sq_depth,
+                                              first, context.host_qps));
   if (rc_queues != 0) {
-    pool->queues_.resize(options.dc_initiators + rc_queues);
     pool->rc_ = std::make_unique<RcQueues>(*pool, rc_queues, options.rc_hot_wrs, options.rc_patience_ns);
     pool->check_ns_ = pool->rc_->due_ns();
   }
@@ -73,6 +60,7 @@ QueuePoolImpl::~QueuePoolImpl() {
   }
   if (rc_) rc_->Close();
   for (OneSidedQueue* queue : virtual_queues_) queue->ForgetPool();
+  rc_.reset();  // QPs of it may complete into the CQ
 }
 
 Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth) {
@@ -83,58 +71,24 @@ Result<std::unique_ptr<VirtualQueue>> QueuePoolImpl::CreateQueue(uint32_t depth)
 }
 
 size_t QueuePoolImpl::memory_bytes() const {
-  size_t bytes = sizeof(*this) + regions_.memory_bytes() + (own_memory_ ? own_memory_->bytes().size() : 0);
-  for (const auto& queue : queues_) bytes += queue ? queue->memory_bytes() : 0;
+  size_t bytes = sizeof(*this) + regions_.memory_bytes() + physical_.memory_bytes() +
+                 (own_memory_ ? own_memory_->bytes().size() : 0);
   if (rc_) bytes += rc_->memory_bytes();
   for (const OneSidedQueue* queue : virtual_queues_) bytes += queue->memory_bytes();
   return bytes;
 }
 
-bool QueuePoolImpl::NothingPosted() const {
-  if (forked()) return true;
-  return std::all_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->nothing_posted(); });
-}
-
-bool QueuePoolImpl::NothingUnderWay() const {
-  return NothingPosted() &&
-         std::none_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->has_staged(); });
-}
-
-// Keeps those on the list that have something left because they are blocked or broken.
-template <typename Do>
-inline size_t QueuePoolImpl::AtStaged(Do what) {
-  size_t completed = 0;
-  uint32_t left = 0;
-  for (uint32_t i = 0; i < state_.staged_count; ++i) {
-    PhysicalQueue& queue = *state_.staged[i];
-    completed += what(queue);
-    if (queue.has_staged()) [[unlikely]]
-      state_.staged[left++] = &queue;
-    else
-      queue.NoteUnstaged();
-  }
-  state_.staged_count = left;
-  if (left == 0) state_.host_staged = false;
-  return completed;
-}
+bool QueuePoolImpl::NothingPosted() const { return forked() || physical_.nothing_posted(); }
 
 void QueuePoolImpl::DiscardStaged() {
   if (forked()) return;
-  completed_by_flush_ += AtStaged([](PhysicalQueue& queue) { return queue.DiscardStaged(WcStatus::kDiscarded); });
+  completed_by_flush_ +=
+      physical_.AtStaged([](PhysicalQueue& queue) { return queue.DiscardStaged(WcStatus::kDiscarded); });
 }
 
 size_t QueuePoolImpl::CheckAndFlush() {
-  if (any_staged()) CheckLeases();
+  if (physical_.any_staged()) CheckLeases();
   return Doorbells();
-}
-
-inline bool QueuePoolImpl::StagedBehindOthersFault() const {
-  for (uint32_t i = 0; i < state_.staged_count; ++i) {
-    const PhysicalQueue& queue = *state_.staged[i];
-    if (queue.BrokenByOthers() && queue.has_staged()) [[unlikely]]
-      return true;
-  }
-  return false;
 }
 
 size_t QueuePoolImpl::Doorbells() {
@@ -142,26 +96,21 @@ size_t QueuePoolImpl::Doorbells() {
   size_t completed = 0;
   if (any_blocked()) [[unlikely]]
     completed += rc_->Advance();
-  if (state_.host_staged && StagedBehindOthersFault()) [[unlikely]] {
+  if (physical_.StagedBehindOthersFault()) [[unlikely]] {
     completed += StopWhatOthersBroke();
     // Staged WRs are posted after the repair, when leases have been checked again.
-    if (any_broken_) return completed;
+    if (physical_.any_broken()) return completed;
   }
   if (gate_ != nullptr && GateIsShut()) [[unlikely]]
     return completed;
-  return completed + AtStaged([](PhysicalQueue& queue) { return queue.Flush(); });
+  return completed + physical_.AtStaged([](PhysicalQueue& queue) { return queue.Flush(); });
 }
 
 size_t QueuePoolImpl::StopWhatOthersBroke() {
-  const size_t completed = Collect();
-  bool by_others = false;
-  for (const auto& queue : std::span(queues_.data(), dc_count_)) {
-    if (!queue->has_staged() || !queue->BrokenByOthers()) continue;
-    queue->Stop();
-    by_others = any_broken_ = true;
-  }
-  if (!by_others) return completed;  // a request of ours broke it, as the completions said
-  ++state_.stats.broken_by_others;
+  const size_t completed = physical_.Collect();
+  // Otherwise a request of ours broke it, as the completions said.
+  if (!physical_.StopWhatOthersBroke()) return completed;
+  ++physical_.stats().broken_by_others;
   QuarantineTheDead();
   return completed;
 }
@@ -182,7 +131,7 @@ void QueuePoolImpl::QuarantineTheDead() {
     if (!known->second) continue;
     context_.peers->Invalidate(state.peer);
     state.standing = QueueStanding::kBroken;
-    for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+    physical_.RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
   }
 }
 
@@ -194,8 +143,8 @@ void QueuePoolImpl::Flush() {
 std::shared_ptr<const peers::Peer> QueuePoolImpl::RenewLease(const std::shared_ptr<const peers::Peer>& peer,
                                                              int64_t now_ns) {
   auto renewed = context_.peers->Renew(peer, now_ns);
-  state_.stats.lease_renewals += renewed.looked_up;
-  state_.stats.lease_extensions += renewed.extended;
+  physical_.stats().lease_renewals += renewed.looked_up;
+  physical_.stats().lease_extensions += renewed.extended;
   return std::move(renewed.peer);
 }
 
@@ -214,40 +163,21 @@ void QueuePoolImpl::RenewLeases(int64_t now_ns) {
       auto renewed = RenewLease(state.peer, now_ns);
       if (renewed == nullptr) {
         state.standing = QueueStanding::kBroken;
-        for (PhysicalQueue* physical : live_) physical->RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
+        physical_.RefuseStaged(&state, {}, WcStatus::kRetryExceeded);
         continue;
       }
       if (renewed != state.peer) {
         state.former_peers.push_back(std::exchange(state.peer, std::move(renewed)));
-        for (PhysicalQueue* physical : live_)
-          physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+        physical_.RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
       }
     }
     NoteLease(*state.peer);
   }
 }
 
-[[gnu::always_inline]] inline size_t QueuePoolImpl::Dispatch(size_t* completed) {
-  const size_t count = cq_->Poll(batch_);
-  for (size_t i = 0; i < count; ++i) {
-    if (i + 1 < count && PhysicalQueue::Covers(batch_[i + 1], batch_[i])) continue;
-    PhysicalQueue& queue = *queues_[PhysicalQueue::IndexOf(batch_[i])];
-    *completed += queue.Complete(batch_[i]);
-    any_broken_ |= queue.broken();
-  }
-  return count;
-}
-
-[[gnu::always_inline]] inline size_t QueuePoolImpl::Collect() {
-  size_t completed = 0;
-  while (Dispatch(&completed) == batch_.size()) {
-  }
-  return completed;
-}
-
 [[gnu::always_inline]] inline size_t QueuePoolImpl::PollHere() {
-  size_t completed = FlushAll() + Collect();
-  if (any_broken_) [[unlikely]]
+  size_t completed = FlushAll() + physical_.Collect();
+  if (physical_.any_broken()) [[unlikely]]
     completed += Repair() + FlushAll();
   if (!work_.empty() && !working_) [[unlikely]]
     completed += RunWork();
@@ -261,7 +191,7 @@ size_t QueuePoolImpl::Poll() {
     return 0;
   const size_t completed = std::exchange(completed_by_flush_, 0) + PollHere();
   if (rc_ != nullptr && rc_->has_work()) [[unlikely]]
-    rc_->Work(completed == 0 && NothingUnderWay());
+    rc_->Work(completed == 0 && physical_.nothing_under_way());
   return completed;
 }
 
@@ -283,14 +213,14 @@ void QueuePoolImpl::PollWaiting(uint32_t spins) {
 
 Status QueuePoolImpl::NeedOwnMemory() {
   if (own_memory_ != nullptr) return {};
-  const size_t each = PhysicalQueue::OwnMemoryBytes(sq_depth_);
-  auto memory = context_.node->CreateRegion({.length = kScratchBytes + dc_count_ * each});
+  const size_t each = physical_.own_memory_bytes();
+  auto memory = context_.node->CreateRegion({.length = kScratchBytes + physical_.dc().size() * each});
   if (!memory.ok()) return memory.status();
   if (rc_ != nullptr) KRCORE_RETURN_IF_ERROR(rc_->NeedOwnMemory());
   own_memory_ = *std::move(memory);
   std::byte* next = own_memory_->bytes().data() + kScratchBytes;
-  for (uint32_t i = 0; i < dc_count_; ++i) {
-    queues_[i]->UseOwnMemory(next, own_memory_->lkey());
+  for (PhysicalQueue* queue : physical_.dc()) {
+    queue->UseOwnMemory(next, own_memory_->lkey());
     next += each;
   }
   return {};
@@ -321,14 +251,13 @@ void QueuePoolImpl::MarkBroken(const PhysicalQueue& queue) {
 
 size_t QueuePoolImpl::Repair() {
   size_t completed = 0;
-  any_broken_ = false;
   // Nothing is posted meanwhile, so each queue breaks at most once and two passes see all of them.
   for (int pass = 0; pass < 2; ++pass) {
-    for (PhysicalQueue* queue : live_) {
+    for (PhysicalQueue* queue : physical_.live()) {
       if (!queue->broken()) continue;
       if (queue->BeginRecovery()) {
         for (uint32_t spins = 0; !queue->all_collected() && spins < kMaxCollectSpins; ++spins) {
-          if (Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
+          if (physical_.Dispatch(&completed) == 0 && !queue->all_collected()) context_.node->clock().Relax(spins);
         }
         if (queue->culprit() == nullptr && queue->host_shared()) QuarantineTheDead();
         MarkBroken(*queue);
@@ -336,10 +265,10 @@ size_t QueuePoolImpl::Repair() {
       if (!queue->MayRecover()) continue;  // the next poll looks again
       completed += queue->Recover();
       RefuseWithdrawn();
-      if (rc_ != nullptr) rc_->Recovered(*queue, state_.stats.broken_queues);
+      if (rc_ != nullptr) rc_->Recovered(*queue, physical_.stats().broken_queues);
     }
   }
-  any_broken_ = std::any_of(live_.begin(), live_.end(), [](const auto& queue) { return queue->broken(); });
+  physical_.LookForBroken();
   return completed;
 }
 
@@ -347,8 +276,7 @@ void QueuePoolImpl::RefuseWithdrawn() {
   for (OneSidedQueue* queue : virtual_queues_) {
     QueueState& state = queue->state();
     if (state.standing != QueueStanding::kReady || state.former_peers.empty()) continue;
-    for (PhysicalQueue* physical : live_)
-      physical->RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
+    physical_.RefuseStaged(&state, state.peer->region_span(), WcStatus::kRemoteAccessError);
   }
 }
 
@@ -363,7 +291,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
   if (has_room()) return true;
   Flush();
   if (has_room()) return true;
-  ++state_.stats.sq_full_polls;
+  ++physical_.stats().sq_full_polls;
   Clock& clock = context_.node->clock();
   uint32_t idle_polls = 0;
   int64_t idle_since_ns = 0;
@@ -378,8 +306,7 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
     if (gate_ != nullptr && queue.nothing_posted() && GateIsShut()) return false;
     if (idle_polls == 0) idle_since_ns = clock.NowNs();
     if (++idle_polls >= kMaxSpins || clock.NowNs() - idle_since_ns > kStuckNs) {
-      (rc_ != nullptr ? rc_->HoldsUp(queue) : &queue)->Break();
-      any_broken_ = true;
+      physical_.Break(*(rc_ != nullptr ? rc_->HoldsUp(queue) : &queue));
       idle_polls = 0;
     }
     clock.Relax(idle_polls);
@@ -387,46 +314,30 @@ bool QueuePoolImpl::MakeRoomForAll(PhysicalQueue& queue, uint32_t count, size_t 
   return true;
 }
 
-// A queue's WRs may be in more than one physical queue while it moves.
-bool QueuePoolImpl::HasPosted(const QueueState* state) const {
-  return std::any_of(live_.begin(), live_.end(), [state](const auto& queue) { return queue->HasPosted(state); });
-}
-
 void QueuePoolImpl::Detach(OneSidedQueue* queue, QueueState* state) {
-  if (state->outstanding() != 0 || HasPosted(state)) {
-    for (PhysicalQueue* physical : live_) physical->DropStaged(state);
+  if (state->outstanding() != 0 || physical_.HasPosted(state)) {
+    physical_.DropStaged(state);
     Clock& clock = context_.node->clock();
     const Deadline stuck = Deadline::After(clock, kStuckNs);
-    for (uint32_t spins = 0; HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
+    for (uint32_t spins = 0; physical_.HasPosted(state) && spins < kMaxSpins && !stuck.Passed(clock); ++spins) {
       const size_t completed = PollOnce();
       completed_by_flush_ += completed;
       if (completed == 0) clock.Relax(spins);
     }
-    if (HasPosted(state)) {
-      for (PhysicalQueue* physical : live_) {
+    if (physical_.HasPosted(state)) {
+      for (PhysicalQueue* physical : physical_.live()) {
         if (physical->HasPosted(state)) physical->Break();
       }
       state->standing = QueueStanding::kUnconnected;
       completed_by_flush_ += Repair();
-      for (uint32_t spins = 0; HasPosted(state); ++spins) {  // until none of it executes any more
+      for (uint32_t spins = 0; physical_.HasPosted(state); ++spins) {  // until none of it executes any more
         clock.Relax(spins);
         completed_by_flush_ += PollOnce();
       }
     }
-    for (PhysicalQueue* physical : live_) physical->Disown(state);
+    physical_.Disown(state);
   }
   std::erase(virtual_queues_, queue);
-}
-
-PhysicalQueue* QueuePoolImpl::MakeRcQueue(uint32_t slot) {
-  const uint32_t index = dc_count_ + slot;
-  queues_[index] = PhysicalQueue::CreateForRc(*context_.pd, *cq_, index, sq_depth_, &state_);
-  return queues_[index].get();
-}
-
-Result<std::unique_ptr<rnic::Qp>> QueuePoolImpl::CreateRcQp() {
-  return context_.pd->CreateQp(
-      {.type = rnic::QpType::kRc, .send_cq = cq_.get(), .recv_cq = cq_.get(), .sq_depth = sq_depth_});
 }
 
 }  // namespace krcore::queue

@@ -1,11 +1,10 @@
-// QueuePoolImpl: the CQ, the DC initiators and the RC queues of one thread.
+// QueuePoolImpl: the virtual queues of one thread, and the physical ones that carry their requests.
 //
 // Where the host's processes share DC initiators, the pool's are parts of those (rnic::QpAttr::host_qp).
 #ifndef KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
 #define KRCORE_QUEUE_QUEUE_POOL_IMPL_H_
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +16,7 @@
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/peer_directory.h"
 #include "krcore/queue/physical_queue.h"
+#include "krcore/queue/physical_queues.h"
 #include "krcore/queue/rc_queues.h"
 #include "krcore/queue/request_check.h"
 #include "krcore/queue_pool.h"
@@ -63,6 +63,24 @@ class Pollable {
   virtual size_t Work() = 0;
 };
 
+// BackOff: how many polls a Pollable leaves out after a failure: 1, then 3, and so on up to 64.
+class BackOff {
+ public:
+  // Whether this poll is left out.
+  bool Skips() {
+    if (left_ == 0) return false;
+    --left_;
+    return true;
+  }
+  void Failed() { left_ = last_ = std::min(2 * last_ + 1, 64u); }
+  void Succeeded() { last_ = 0; }
+  // Leaves out no more until the next failure.
+  void Resume() { left_ = 0; }
+
+ private:
+  uint32_t left_ = 0, last_ = 0;
+};
+
 class QueuePoolImpl final : public QueuePool {
  public:
   static Result<std::unique_ptr<QueuePool>> Create(const PoolContext& context, const QueuePoolOptions& options);
@@ -75,7 +93,7 @@ class QueuePoolImpl final : public QueuePool {
   void DiscardStaged() override;
   bool NothingPosted() const override;
   Node& node() const override { return *context_.node; }
-  const QueuePoolStats& stats() const override { return state_.stats; }
+  const QueuePoolStats& stats() const override { return physical_.stats(); }
   size_t memory_bytes() const override;
 
   // ---- for OneSidedQueue
@@ -83,13 +101,13 @@ class QueuePoolImpl final : public QueuePool {
   peers::PeerDirectory& peers() { return *context_.peers; }
   peers::RegionView& regions() { return regions_; }
   const RequestLimits& limits() const { return limits_; }
-  QueuePoolStats& mutable_stats() { return state_.stats; }
+  QueuePoolStats& mutable_stats() { return physical_.stats(); }
   // Returns the queue through which `target` is reached. It is the same for all callers, so that requests to one peer
   // stay in order. It changes in Poll alone.
   PhysicalQueue* QueueFor(const peers::Target& target) {
     // With no live RC queue, skip the lookup: each cache line counts while caches are cold.
-    PhysicalQueue* const rc = live_.size() > dc_count_ ? rc_->Find(target) : nullptr;
-    return rc != nullptr ? rc : DcQueueFor(target);
+    PhysicalQueue* const rc = physical_.any_rc() ? rc_->Find(target) : nullptr;
+    return rc != nullptr ? rc : physical_.DcQueueFor(target);
   }
   const PoolContext& context() const { return context_; }
   uint32_t copy_bytes() const { return copy_bytes_; }
@@ -97,12 +115,7 @@ class QueuePoolImpl final : public QueuePool {
   // ---- for RcQueues, and tests
   RcQueues* rc() { return rc_.get(); }  // null: no RC queues are wanted
   std::span<OneSidedQueue* const> virtual_queues() const { return virtual_queues_; }
-  PhysicalQueue* DcQueueFor(const peers::Target& target) { return queues_[target.address.node % dc_count_].get(); }
-  // The queue of an RcQueues slot: made once, then used or not.
-  PhysicalQueue* MakeRcQueue(uint32_t slot);
-  Result<std::unique_ptr<rnic::Qp>> CreateRcQp();
-  void UseRcQueue(PhysicalQueue& queue) { live_.push_back(&queue); }
-  void ForgetRcQueue(PhysicalQueue& queue) { std::erase(live_, &queue); }
+  PhysicalQueues& physical() { return physical_; }
   bool has_own_memory() const { return own_memory_ != nullptr; }
 
   // ---- for messages
@@ -136,7 +149,7 @@ class QueuePoolImpl final : public QueuePool {
   // Whether `queue` allows that: what is staged, here or elsewhere, must go out first. While an RC queue is being made,
   // one in kPolledOneIn may not: Poll makes the queue, and a caller that misses no completion does not poll.
   bool MayExecute(const PhysicalQueue& queue) {
-    return executes_at_post_ && !any_staged() && !queue.blocked() && !queue.broken() &&
+    return executes_at_post_ && !physical_.any_staged() && !queue.blocked() && !queue.broken() &&
            (rc_ == nullptr || !rc_->has_work() || ++executed_meanwhile_ % kPolledOneIn != 0);
   }
   bool MayPost() { return gate_ == nullptr || gate_->MayPost(); }
@@ -145,15 +158,8 @@ class QueuePoolImpl final : public QueuePool {
 
   // Flush right after CheckLeases.
   void FlushChecked() {
-    // Usually one queue has something staged, and nothing else needs a look.
-    const bool usual = state_.staged_count == 1 && gate_ == nullptr && !any_blocked();
-    if (!usual || state_.staged[0]->BrokenByOthers() || !state_.staged[0]->FlushUsual()) [[unlikely]] {
+    if (gate_ != nullptr || any_blocked() || !physical_.FlushUsual()) [[unlikely]]
       completed_by_flush_ += Doorbells();
-      return;
-    }
-    state_.staged[0]->NoteUnstaged();
-    state_.staged_count = 0;
-    state_.host_staged = false;
   }
   // Polls until `queue` can accept a WR with `inline_bytes`. Breaks a queue that makes no progress; if the gate is
   // shut, discards what is staged.
@@ -166,24 +172,16 @@ class QueuePoolImpl final : public QueuePool {
 
  private:
   explicit QueuePoolImpl(const PoolContext& context)
-      : context_(context), clock_(context.node->clock()), regions_(*context.regions) {}
+      : context_(context), clock_(context.node->clock()), regions_(*context.regions), physical_(*context.pd) {}
   void DoWhatIsDue(int64_t now_ns);
   void RenewLeases(int64_t now_ns);
   size_t Doorbells();
-  bool any_staged() const { return state_.staged_count != 0; }
   bool any_blocked() const { return rc_ != nullptr && rc_->any_blocked(); }
-  size_t FlushAll() { return any_staged() || any_blocked() ? CheckAndFlush() : 0; }
+  size_t FlushAll() { return physical_.any_staged() || any_blocked() ? CheckAndFlush() : 0; }
   size_t CheckAndFlush();
-  // Calls `what` for each queue that may have something staged. Returns how many WRs it completed.
-  template <typename Do>
-  size_t AtStaged(Do what);
   // The gate is not asked if nothing is staged.
-  bool GateIsShut() const { return any_staged() && !gate_->MayPost(); }
-  bool NothingUnderWay() const;  // nor anything staged
-  // Before a doorbell: whether something is staged on a queue of the host that another process has broken. Posted now,
-  // it would only be flushed; it goes out after the next poll, which repairs the queue.
-  bool StagedBehindOthersFault() const;
-  // Stops those queues. Returns how many WRs it found completed.
+  bool GateIsShut() const { return physical_.any_staged() && !gate_->MayPost(); }
+  // Stops the queues with something staged that other processes have broken. Returns how many WRs it found completed.
   size_t StopWhatOthersBroke();
   // Stops the queues to peers that are known to be dead by now, because they would break the host's queues once more.
   // Asks the kernel about each peer.
@@ -193,14 +191,9 @@ class QueuePoolImpl final : public QueuePool {
   void RefuseWithdrawn();
   size_t PollOnce();
   size_t PollHere();  // ... inlined
-  // Moves completions to their queues until the CQ is empty, then repairs what they broke.
-  size_t Collect();
-  // Polls the CQ once; returns the number of completions found and adds to *completed how many WRs they completed.
-  size_t Dispatch(size_t* completed);
   size_t Repair();
   size_t RunWork();
   void MarkBroken(const PhysicalQueue& queue);
-  bool HasPosted(const QueueState* state) const;
 
   const PoolContext context_;
   Clock& clock_;
@@ -208,30 +201,21 @@ class QueuePoolImpl final : public QueuePool {
   int64_t check_ns_ = INT64_MAX;        // ... or something else is due
   peers::RegionView regions_;
   RequestLimits limits_;
-  PoolState state_;
   PostGate* gate_ = nullptr;
   size_t completed_by_flush_ = 0;    // found outside Poll, for the next one to count
   uint32_t executed_meanwhile_ = 0;  // pushes while an RC queue was being made
-  bool any_broken_ = false;
   bool executes_at_post_ = false;
-  std::unique_ptr<rnic::Cq> cq_;
-  uint32_t dc_count_ = 0;
-  // The DC initiators, then the queues of RcQueues' slots, null until needed.
-  std::vector<std::unique_ptr<PhysicalQueue>> queues_;
-  std::vector<PhysicalQueue*> live_;  // those with a QP, DC initiators first
   std::vector<OneSidedQueue*> virtual_queues_;
 
-  // Messages, and the depth of physical queues.
+  // Messages.
   uint32_t copy_bytes_ = 0;
-  uint32_t sq_depth_ = 0;
   bool published_ = false;
   bool working_ = false;
   std::vector<Pollable*> work_;
   std::unique_ptr<Region> own_memory_;
 
   std::unique_ptr<RcQueues> rc_;
-  // For Dispatch; a member so that it is not cleared for each poll. Last, because it is large.
-  std::array<Completion, 64> batch_;
+  PhysicalQueues physical_;  // last, because it is large
 };
 
 }  // namespace krcore::queue

@@ -134,7 +134,7 @@ bool RcQueues::Connect(const std::shared_ptr<const peers::Peer>& peer) {
   Slot* const slot = FreeSlot();
   if (slot == nullptr) return false;
   slot->peer = peer;
-  slot->dc = pool_.DcQueueFor(peer->target);
+  slot->dc = pool_.physical().DcQueueFor(peer->target);
   slot->last_used_ns = last_tick_ns_;
   slot->heat = hot_wrs_;
   SetState(*slot, State::kAsking);
@@ -158,9 +158,9 @@ Status RcQueues::NeedOwnMemory() {
 }
 
 Status RcQueues::MakeQueue(Slot& slot) {
-  if (slot.queue == nullptr) slot.queue = pool_.MakeRcQueue(LaneOf(slot));
+  if (slot.queue == nullptr) slot.queue = pool_.physical().MakeRcQueue(LaneOf(slot));
   if (pool_.has_own_memory()) KRCORE_RETURN_IF_ERROR(NeedOwnMemory(slot));
-  auto qp = pool_.CreateRcQp();
+  auto qp = pool_.physical().CreateRcQp();
   if (!qp.ok()) return qp.status();
   KRCORE_RETURN_IF_ERROR((*qp)->ToInit(0, 0));  // the peer posts nothing
   slot.qp = *std::move(qp);
@@ -229,7 +229,7 @@ void RcQueues::SwitchToRc(Slot& slot, uint32_t qpn) {
   slot.marker = slot.dc->PositionBehind(slot.peer->target.dc_key);
   ++blocked_;
   SetState(slot, State::kInUse);
-  pool_.UseRcQueue(*slot.queue);
+  pool_.physical().UseRcQueue(*slot.queue);
   MoveQueues(slot, *slot.queue);
 }
 
@@ -258,7 +258,7 @@ size_t RcQueues::Advance() {
 void RcQueues::Left(Slot& slot) {
   --blocked_;
   MoveQueues(slot, *slot.dc);
-  pool_.ForgetRcQueue(*slot.queue);
+  pool_.physical().ForgetRcQueue(*slot.queue);
   slot.queue->Disconnect();
   Tell(slot);
 }
