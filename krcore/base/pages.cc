@@ -13,9 +13,15 @@
 #endif
 
 namespace krcore {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 46;  // more than a process can map
+
+}  // namespace
 
 Result<std::unique_ptr<Pages>> Pages::Map(size_t length, Use use) {
   if (use == Use::kDense) KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
+  if (length > kMaxBytes) return Status::FromErrno(ENOMEM, "mmap of " + std::to_string(length) + " bytes");
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = huge ? length + kHugePageBytes : length;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (use == Use::kSparse ? MAP_NORESERVE : 0);
@@ -42,13 +48,14 @@ Status CollapseToHugePages(std::span<std::byte> memory, size_t offset, size_t le
   if (offset > memory.size() || length > memory.size() - offset) {
     return {StatusCode::kInvalidArgument, "range to collapse lies outside the memory"};
   }
-  const size_t begin = (offset + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const size_t end = (offset + length) / kHugePageBytes * kHugePageBytes;
+  const uintptr_t from = reinterpret_cast<uintptr_t>(memory.data()) + offset;
+  const uintptr_t begin = (from + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const uintptr_t end = (from + length) / kHugePageBytes * kHugePageBytes;
   // Goes page by page, so that a page that the kernel cannot take now does not keep the others back.
-  for (size_t at = begin; at < end; at += kHugePageBytes) {
+  for (uintptr_t at = begin; at < end; at += kHugePageBytes) {
     int error = 0;
     for (int tries = 0; tries < kCollapseTries; ++tries) {
-      error = madvise(memory.data() + at, kHugePageBytes, MADV_COLLAPSE) == 0 ? 0 : errno;
+      error = madvise(reinterpret_cast<void*>(at), kHugePageBytes, MADV_COLLAPSE) == 0 ? 0 : errno;
       if (error != EAGAIN) break;
     }
     if (error == EINVAL) return {StatusCode::kUnsupported, "this kernel cannot collapse this memory to huge pages"};

@@ -54,7 +54,8 @@ class PortVerbs {
   // Runs one verb, with its result; tries again where a fault of others broke it. The queue may be in any standing.
   Status Run(const Verb& verb, uint64_t* result, Deadline deadline);
   bool WaitFor(const std::function<bool()>& done, Deadline deadline);
-  // ... until no verb is under way; however long that takes: a NIC completes or fails it, and its memory is in use.
+  // ... until no verb is under way, whatever the caller's deadline, because its memory is in use. A NIC completes or
+  // fails it within a second.
   void WaitForEnd();
   bool under_way() const { return op_ != Op::kNone; }
   // The verb has completed. Returns what it was for.

@@ -119,12 +119,14 @@ Result<std::unique_ptr<Region>> NodeImpl::MakeRegion(const RegionOptions& option
   KRCORE_RETURN_IF_ERROR(CheckRegionOptions(options));
   RegionParts parts;
   std::span<std::byte> bytes;
+  std::unique_lock exposing(exposing_mutex_, std::defer_lock);
   if (options.remote_rights == 0) {
     auto memory = Pages::Map(options.length);
     if (!memory.ok()) return memory.status();
     parts.private_memory = *std::move(memory);
     bytes = parts.private_memory->bytes();
   } else {
+    exposing.lock();
     if (!exposed_.HasRoom()) return TooManyRegions();
     auto memory = device_->AllocMemory(options.length, {.name = options.name, .keep_on_close = options.keep_on_close});
     if (!memory.ok()) return memory.status();

@@ -100,7 +100,8 @@ class NodeImpl final : public Node, private messages::PortRecords {
   std::atomic<uint32_t> pools_{0};   // ... and the pools
   messages::Ports ports_{*this};
 
-  std::mutex publish_mutex_;  // held from composing the node's record until it is published, for order
+  std::mutex exposing_mutex_;  // held from the look for room until a region has it
+  std::mutex publish_mutex_;   // held from composing the node's record until it is published, for order
   std::atomic<bool> published_{false};
   ExposedRegions exposed_;
   std::atomic<bool> hosting_{false};                // or about to be

@@ -1,7 +1,7 @@
 // PhysicalQueues: the physical queues of a pool, and the CQ that they complete into. They are the DC initiators, and RC
 // queues, which come and go.
 //
-// Thread safety: belongs to the pool's thread. Functions that return a number return how many WRs they completed.
+// Thread safety: belongs to the pool's thread.
 #ifndef KRCORE_QUEUE_PHYSICAL_QUEUES_H_
 #define KRCORE_QUEUE_PHYSICAL_QUEUES_H_
 

@@ -1,6 +1,6 @@
-// What the verbs refuse at once: a malformed request, a wrong state. It is in one place, so that no provider takes what
-// another refuses. Everything else is found while the request executes (rnic.h, Qp::PostSend). So are the attributes of
-// what they refuse to make.
+// What the verbs refuse at once: a malformed request, a wrong state, attributes of an object that cannot be. It is in
+// one place, so that no provider takes what another refuses. Everything else is found while the request executes
+// (rnic.h, Qp::PostSend).
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
 #define KRCORE_RNIC_REQUEST_FORM_H_
 

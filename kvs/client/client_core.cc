@@ -152,12 +152,7 @@ ClientCore::~ClientCore() {
   for (uint32_t idle = 0; HasOwnWork();) PollOrIdle(&idle);
   Registrar& registrar = epochs_.registrar;
   if (registrar.registered()) SayGoodbye();
-  if (registrar.registered()) {
-    const auto abandon = [&held = common_.store.held_entries, entry = registrar.entry()](void*) {
-      held.Abandon(entry);
-    };
-    farewell_ = std::shared_ptr<void>(nullptr, abandon);
-  }
+  if (registrar.registered()) farewell_ = {&common_.store.held_entries, Abandon{registrar.entry()}};
   // If the client may have been expelled, its memory is not passed on: sweeping finds it.
   const Registration& registration = epochs_.registration;
   const bool may_be_expelled =

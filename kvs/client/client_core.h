@@ -112,9 +112,13 @@ class ClientCore final : public Client {
   // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
-  // Its deleter, if any, leaves the client's entry to the store's other clients. It comes first, so that it is
+  // Its end, if it is not null, leaves the client's entry to the store's other clients. It comes first, so that it is
   // destroyed last: by then nothing that this client posted can execute any more.
-  std::shared_ptr<void> farewell_;
+  struct Abandon {
+    ClaimedEntry entry;
+    void operator()(HeldEntries* held) const { held->Abandon(entry); }
+  };
+  std::unique_ptr<HeldEntries, Abandon> farewell_;
   StoreCore& store_;
   const ClientOptions options_;
   const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients

@@ -1,5 +1,5 @@
 // RemotePool: the pool of a memory node, one verb at a time, each waited for. It serves what is not a client: joins,
-// surveys, and the opening of a store. (Clients use Batch, batch.h.)
+// surveys, and the opening of a store. (Clients use Batch, connections.h.)
 //
 // Thread safety: one thread at a time. Calls with a deadline block until then at most.
 #ifndef KVS_MEMORY_REMOTE_POOL_H_
@@ -24,7 +24,8 @@ namespace kvs {
 // Returns the pool among what the peer of `queue` exposes; null: it exposes none.
 const krcore::RemoteRegion* PoolRegionOf(const krcore::VirtualQueue& queue);
 
-// Returns the home's record, as the answer to a look-up of kHomeService has it. Passes a failed look-up on. kCorrupt.
+// Returns the home's record, as the answer to a look-up of kHomeService has it. Passes a failed look-up on. kCorrupt:
+// the answer has another size.
 krcore::Result<HomeRecord> HomeRecordOf(const krcore::Result<std::vector<std::byte>>& answer);
 
 class RemotePool {

@@ -85,7 +85,7 @@ class Workbench : private Part {
   };
   // Asks for those that swap_of(*next), ... swap_of(end - 1) name (std::optional<Swap>), as many as go at once. *next:
   // where to go on. Returns how many; after the batch has run, AllSwapped says whether all of these were won. (Not
-  // inlined: a coroutine would have all variables in memory.)
+  // inlined: in a coroutine it costs a load 0.5% more instructions.)
   template <typename SwapOf>
   [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of) {
     uint32_t count = 0;

@@ -48,8 +48,7 @@ Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_vie
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
   PendingWrite write(op, turn.kind(), turn.in());
-  while (co_await TakeStep(write)) {
-  }
+  for (bool goes_on = true; goes_on;) goes_on = co_await TakeStep(write);
   if (write.step != Step::kOk) [[unlikely]]
     co_await FinishWrite(write);
   EndWrite(write);
@@ -78,8 +77,7 @@ Task<Step> Writer::PublishAlone(PendingWrite& write) {
   Operation& op = *write.op;
   if (op.batch.Stale()) co_return Step::kRestart;
   write.phase = PendingWrite::Phase::kScanned;
-  while (co_await TakeStep(write)) {
-  }
+  for (bool goes_on = true; goes_on;) goes_on = co_await TakeStep(write);
   Step step = write.step;
   if (step != Step::kOk && step != Step::kFull) step = co_await SettleWrite(write);
   op.own_ins = 0;

@@ -98,7 +98,7 @@ Task<Step> Mover::MarkDraining() {
 Task<Step> Mover::TellMark() {
   op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  (void)co_await maintenance_.MaintainNow();
+  co_await maintenance_.MaintainNow();
   Step waited = Step::kOk;
   if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
   if (waited != Step::kOk) co_return waited;

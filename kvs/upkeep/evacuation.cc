@@ -131,7 +131,7 @@ Task<Step> Mover::Evacuate() {
   if (step != Step::kOk) co_return step;
   step = co_await Announce();  // [Empty 1]
   if (step == Step::kOk && victims_.empty()) co_return step;
-  if (step == Step::kOk) step = co_await maintenance_.MaintainNow();
+  if (step == Step::kOk) co_await maintenance_.MaintainNow();
   if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced))
     step = co_await WaitForAll(victims_);  // [Empty 2]
   if (step == Step::kOk && scarce_) step = co_await LookAgain();
@@ -399,6 +399,8 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
 Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   KVS_CO_RETURN_UNLESS_OK(co_await table_.finder.ReadBlock(op_, slot));
   const BlockView block = op_.scan.block;
+  // Also where the checksum does not count (Mutation::kNoChecksum): what follows relies on the lengths.
+  if (slot.length_units() != kLargeBlock && block.bytes() > FirstReadBytes(slot)) co_return Step::kRestart;
   const uint64_t content_bytes = block.bytes();
   Extent copy{
       .address = {}, .bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes), .birth = epochs_.home.epoch()};

@@ -28,12 +28,11 @@ bool Maintenance::BeginIfDue(int64_t now_ns) {
   return true;
 }
 
-Task<Step> Maintenance::MaintainNow() {
+Task<void> Maintenance::MaintainNow() {
   while (running_ > 0) co_await epochs_.operations.Pause(kLookNs);
   ++running_;
   co_await Maintain();
   --running_;
-  co_return Step::kOk;
 }
 
 // One round: reads the epoch and everybody's announcements, stamps what was retired before, frees what is old

@@ -30,7 +30,7 @@ class Maintenance : private Part {
   // Begins a round if one is due. True: it has begun. Call it after a look at the clock, while the lease lasts.
   bool BeginIfDue(int64_t now_ns);
   // Runs one round that begins now, to its end.
-  Task<Step> MaintainNow();
+  Task<void> MaintainNow();
   bool running() const { return running_ > 0; }
   // Returns when the next round is due. `idle`: this client does nothing.
   int64_t next_ns(bool idle) const { return idle ? idle_at_ns_ : epochs_.own_work.maintain_at_ns; }

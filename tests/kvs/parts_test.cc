@@ -1,326 +1,422 @@
 // Each part of a client, made only of the parts that its constructor asks for: what it does without the rest.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "krcore/control_plane.h"
 #include "kvs/epochs/epochs.h"
 #include "kvs/table/table.h"
 #include "kvs/upkeep/upkeep.h"
+#include "tests/kvs/given_back.h"
 #include "tests/kvs/manual_clock.h"
 #include "tests/kvs/test_store.h"
 
 namespace surgekv_test {
 namespace {
 
+using kvs::ClientWord;
 using kvs::GlobalAddress;
-using kvs::Outcome;
+using kvs::Operation;
+using kvs::StatusCode;
 using kvs::Step;
 using kvs::Task;
 
 constexpr int64_t kLeaseNs = 1'000'000'000;
 constexpr uint32_t kInFlight = 2;
 
+void RunReady() { kvs::RunQueue::OfThisThread().RunAll(); }
+
 // What all tests of parts share: a store of two memory nodes, whose table has two subtables.
 class Parts : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto node = krcore::OpenNode("krcore", {.rnic = "sw", .fabric = store_.fabric(), .clock = &clock_});
-    ASSERT_TRUE(node.ok()) << node.status().ToString();
-    node_ = *std::move(node);
-    shape_.home = 1;
-    shape_.geometry.groups = 2;
-    shape_.lease_ns = kLeaseNs;
-    shape_.hasher = kvs::Hasher(kTestSeed);
-    shape_.operation_timeout_ns = 1'000'000'000;
-    auto arena = node_->CreateRegion(
-        {.length = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry)});
-    ASSERT_TRUE(arena.ok()) << arena.status().ToString();
-    arena_ = *std::move(arena);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
-    ASSERT_TRUE(connections_->Open(512).ok());
-    for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
-    common_.emplace(kvs::Common{*node_, clock_, *connections_, stats_, random_, shape_, store_state_});
+    ASSERT_TRUE(connections_.Open(512).ok());
+    for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_.Reach(memory_node));
   }
   kvs::ArenaPart arena() { return {arena_->bytes().data(), arena_->lkey()}; }
   kvs::ArenaPart workbench_arena() { return arena().After(kvs::Epochs::ArenaBytes(kInFlight)); }
 
-  // Runs the task to its end; `poll` is called between its round trips.
-  template <typename T, typename Poll>
-  T Run(Task<T> task, Poll poll) {
-    task.Start();
-    for (int i = 0; i < 100'000 && !task.done(); ++i) {
-      connections_->Poll();
-      poll();
-      kvs::RunQueue::OfThisThread().RunAll();
+  // Polls until `ended()`, with `round` before each poll. If that never comes, the exception fails the test at once.
+  template <typename Ended, typename Round = void (*)()>
+  void PollUntil(Ended ended, Round round = RunReady) {
+    for (int rounds = 0; !ended(); ++rounds) {
+      if (rounds == 100'000) throw std::runtime_error("what the test waits for does not happen");
+      round();
+      connections_.Poll();
+      RunReady();
     }
-    EXPECT_TRUE(task.done());
-    return task.Take();
   }
+  // Runs the task to its end.
   template <typename T>
   T Run(Task<T> task) {
-    return Run(std::move(task), [] {});
-  }
-  // For parts that wait: time passes between the round trips.
-  template <typename T>
-  T Run(Task<T> task, kvs::Epochs& epochs) {
-    return Run(std::move(task), [&] {
-      clock_.Advance(100'000);
-      epochs.registration.ForgetNow();
-      epochs.operations.RunDelayed();
-    });
-  }
-  uint64_t PoolWord(krcore::NodeId node, uint64_t offset) const {
-    uint64_t word;
-    std::memcpy(&word, &store_.memory_of(node)[offset], sizeof(word));
-    return word;
-  }
-  kvs::ClientEntry Entry(uint32_t index) const {
-    kvs::ClientEntry entry;
-    std::memcpy(&entry, &store_.memory_of(1)[kvs::EntryOffset(index)], sizeof(entry));
-    return entry;
+    task.Start();
+    PollUntil([&] { return task.done(); });
+    return task.Take();
   }
 
-  TestStore store_{{.groups = 2, .initial_depth = 1, .memory_nodes = 2, .lease_ns = kLeaseNs}};
+  // Memory of the memory nodes; the home area is the first one's.
+  uint64_t& PoolWord(GlobalAddress at) { return *reinterpret_cast<uint64_t*>(&store_.memory_of(at.node)[at.offset]); }
+  kvs::ChunkWord Chunk(uint64_t chunk) { return kvs::ChunkWord(PoolWord({2, kvs::ChunkWordOffset(chunk)})); }
+  kvs::HomeArea& Home() { return *reinterpret_cast<kvs::HomeArea*>(&store_.memory()[kvs::kHomeAreaOffset]); }
+  ClientWord Word(uint32_t index) { return ClientWord(Home().clients[index].word); }
+  kvs::MemberState StateOfTwo() { return kvs::MemberWord(Home().members[2]).state(); }
+
+  // Another client, which has all parts, puts keys and gets them.
+  void PutKeys(uint32_t count) {
+    other_ = store_.NewClient();
+    for (; keys_ < count; ++keys_) ASSERT_TRUE(other_->Put(Key(keys_), Value(keys_)).ok());
+  }
+  void CheckKeys() {
+    std::string value;
+    for (uint32_t i = 0; i < keys_; ++i) {
+      EXPECT_TRUE(other_->Get(Key(i), &value).ok() && value == Value(i)) << Key(i);
+    }
+    CheckPools(store_);
+  }
+
   ManualClock clock_;
-  std::unique_ptr<krcore::Node> node_;
+  TestStore store_{{.groups = 2, .initial_depth = 1, .clock = &clock_, .memory_nodes = 2, .lease_ns = kLeaseNs}};
+  std::unique_ptr<krcore::Node> node_ =
+      krcore::OpenNode("krcore", {.rnic = "sw", .fabric = store_.fabric(), .clock = &clock_}).value();
   kvs::ClientStats stats_;
-  std::minstd_rand random_;
-  kvs::StoreShape shape_;
+  std::minstd_rand random_{2};  // then the entries before and after this client's are in the part in use
+  const kvs::StoreShape shape_{1, {2}, kvs::kDefaultChunkBytes, kLeaseNs, kvs::Hasher(kTestSeed), kLeaseNs};
   kvs::StoreState store_state_;
-  std::unique_ptr<kvs::Connections> connections_;
-  std::unique_ptr<krcore::Region> arena_;
-  std::optional<kvs::Common> common_;
+  kvs::Connections connections_{*node_, kLeaseNs, stats_};
+  const size_t arena_bytes_ = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry);
+  std::unique_ptr<krcore::Region> arena_ = node_->CreateRegion({.length = arena_bytes_}).value();
+  const kvs::Common common_{*node_, clock_, connections_, stats_, random_, shape_, store_state_};
+  std::unique_ptr<kvs::Client> other_;
+  uint32_t keys_ = 0;
 };
 
 // ---- epochs
 
-TEST_F(Parts, HomeKnowsTheMembersAfterAGlance) {
-  const auto client = store_.NewClient();  // so that part of the client table is in use
-  kvs::Home home(*common_, arena());
-  EXPECT_EQ(Run(home.Glance()), Step::kOk);
-  EXPECT_EQ(home.members(), (std::vector<krcore::NodeId>{1, 2}));
-  EXPECT_TRUE(home.words().hash_seed == kTestSeed);
-  EXPECT_EQ(Run(home.Read()), Step::kOk);
-  EXPECT_EQ(home.words().epoch, PoolWord(1, kvs::kEpochOffset));
-  EXPECT_EQ(home.read_in_round(), home.rounds());
-}
-
-TEST_F(Parts, HomeForgetsWhoIsFullWhenChunksWereFreed) {
-  kvs::Home home(*common_, arena());
-  home.NoteFull(2);
-  home.SawFreedChunks(home.freed_chunks_seen());
-  EXPECT_TRUE(home.IsFull(2));
-  home.SawFreedChunks(home.freed_chunks_seen() + 1);
-  EXPECT_FALSE(home.IsFull(2));
-}
-
-struct OperationParts {
-  kvs::Home home;
-  kvs::Registration registration;
-  kvs::Operations operations;
-  OperationParts(const kvs::Common& common, kvs::ArenaPart arena)
-      : home(common, arena.After(kvs::Operations::ArenaBytes(kInFlight))),
-        registration(common.clock, kLeaseNs),
-        operations(common, home, registration, kInFlight, arena) {}
+// What most parts of epochs are made of.
+class EpochParts : public Parts {
+ protected:
+  EpochParts() { memory_.Renew(); }
+  Operation& Take() { return operations_.Take(*operations_.FreeOperation(), "key", {}, true); }
+  kvs::Home home_{common_, arena().After(kvs::Operations::ArenaBytes(kInFlight))};
+  kvs::Registration registration_{clock_, kLeaseNs};
+  kvs::Operations operations_{common_, home_, registration_, kInFlight, arena()};
+  kvs::ClientMemory memory_{shape_.chunk_bytes};
 };
 
-TEST_F(Parts, OperationsAreHandedToWhoeverWaitsForOne) {
-  OperationParts parts(*common_, arena());
-  kvs::Operations& operations = parts.operations;
-  std::vector<kvs::Operation*> free;
-  for (uint32_t i = 0; i < kInFlight; ++i) free.push_back(operations.FreeOperation());
-  EXPECT_EQ(operations.FreeOperation(), nullptr);
-  kvs::Operation* leased = nullptr;
-  auto lease = [&]() -> Task<void> { leased = &co_await operations.LeaseOwnOperation(); };
-  Task<void> waits = lease();
-  waits.Start();
-  EXPECT_EQ(leased, nullptr);
-  operations.Release(*free.back());
-  kvs::RunQueue::OfThisThread().RunAll();
-  EXPECT_EQ(leased, free.back());
-  EXPECT_TRUE(waits.done());
-  operations.Release(*leased);
-  operations.Release(*free.front());
-  EXPECT_TRUE(operations.all_free());
+TEST_F(EpochParts, HomeKnowsMembersAndClientsAsItLastReadThem) {
+  Home().counters.clients_used = 16;
+  EXPECT_EQ(Run(home_.Glance()), Step::kOk);
+  EXPECT_TRUE(home_.words().hash_seed == kTestSeed);
+  EXPECT_EQ(home_.members(), (std::vector<krcore::NodeId>{1, 2}));
+  EXPECT_EQ(home_.TakeGlanced(), 16u);
+  Home().counters.clients_used = 99;
+  Home().counters.member_changes = 9;
+  Home().clients[98].owner = 7;
+  Home().members[2] = kvs::MemberWord(Home().members[2]).Become(kvs::MemberState::kDraining).word();
+  EXPECT_EQ(Run(home_.Read()), Step::kOk);
+  EXPECT_EQ(home_.read_in_round(), 1u);
+  EXPECT_EQ(home_.member_changes_seen(), 9u);
+  EXPECT_EQ(home_.words().epoch, Home().epoch);
+  EXPECT_EQ(home_.clients_used(), 99u);
+  EXPECT_EQ(home_.words().clients[98].owner, 7u);
+  EXPECT_EQ(home_.members(), (std::vector<krcore::NodeId>{1}));
+  EXPECT_TRUE(home_.IsDraining(2));
+  EXPECT_FALSE(home_.IsDraining(1));
 }
 
-TEST_F(Parts, OperationsPinTheEpochInWhichTheOldestBegan) {
-  OperationParts parts(*common_, arena());
-  parts.home.set_epoch(5);
-  kvs::Operation& old = parts.operations.Take(*parts.operations.FreeOperation(), "key", {}, true);
-  parts.home.set_epoch(7);
-  EXPECT_EQ(parts.operations.OldestEpochInFlight(), 5u);
-  parts.operations.Release(old);
-  EXPECT_EQ(parts.operations.OldestEpochInFlight(), 7u);
-  parts.operations.PinForMaintenance(6);
-  EXPECT_EQ(parts.operations.OldestEpochInFlight(), 6u);
+TEST_F(EpochParts, HomeForgetsWhoIsFullWhenChunksWereFreed) {
+  home_.SawFreedChunks(1);
+  home_.NoteFull(2);
+  home_.SawFreedChunks(1);
+  EXPECT_TRUE(home_.IsFull(2));
+  home_.SawFreedChunks(2);
+  EXPECT_FALSE(home_.IsFull(2));
 }
 
-TEST_F(Parts, OperationsThatPauseGoOnWhenTheTimeIsOver) {
-  OperationParts parts(*common_, arena());
-  auto pause = [&]() -> Task<void> { co_await parts.operations.Pause(1'000); };
-  Task<void> paused = pause();
-  paused.Start();
-  const auto round = [&] {
-    parts.registration.ForgetNow();
-    parts.operations.RunDelayed();
-    kvs::RunQueue::OfThisThread().RunAll();
-  };
-  clock_.Advance(999);
-  round();
-  EXPECT_FALSE(paused.done());
-  clock_.Advance(1);
-  round();
-  EXPECT_TRUE(paused.done());
+TEST_F(EpochParts, OperationsAreHandedToWhoeverHasWaitedLongest) {
+  Operation &one = Take(), &two = Take();
+  EXPECT_NE(one.buffers, two.buffers);
+  EXPECT_EQ(operations_.FreeOperation(), nullptr);
+  std::array<Operation*, 2> leased{};
+  auto lease = [&](size_t i) -> Task<void> { leased[i] = &co_await operations_.LeaseOwnOperation(); };
+  std::array<Task<void>, 2> waiting = {lease(0), lease(1)};
+  for (Task<void>& task : waiting) task.Start();
+  for (Operation* released : {&two, &one}) {
+    operations_.Release(*released);
+    RunReady();
+    EXPECT_EQ(leased[0], &two);
+    EXPECT_EQ(leased[1], released == &one ? &one : nullptr);
+  }
+  for (Operation* operation : leased) {
+    EXPECT_FALSE(operations_.all_free());
+    operations_.Release(*operation);
+  }
+  EXPECT_TRUE(operations_.all_free());
+  EXPECT_EQ(stats_.operations, 2u);  // those of the client's own do not count
 }
 
-TEST_F(Parts, ClientMemoryKeepsEarlierRegistrationsApart) {
-  kvs::ClientMemory memory(shape_.chunk_bytes);
-  memory.RenewAfterExpulsion();
+TEST_F(EpochParts, OperationsPinTheEpochInWhichTheOldestBegan) {
+  home_.set_epoch(4);
+  operations_.TakeMover(/*drains=*/false);
+  home_.set_epoch(5);
+  Operation& old = Take();
+  home_.set_epoch(6);
+  Operation& young = Take();
+  home_.set_epoch(8);
+  operations_.PinForMaintenance(3);
+  EXPECT_EQ(operations_.OldestEpochInFlight(), 3u);
+  operations_.PinForMaintenance(kvs::Operations::kNoPin);
+  EXPECT_EQ(operations_.OldestEpochInFlight(), 4u);
+  operations_.ReleaseMover();
+  EXPECT_EQ(operations_.OldestEpochInFlight(), 5u);
+  operations_.Release(old);
+  EXPECT_EQ(operations_.OldestEpochInFlight(), 6u);
+  operations_.Release(young);
+  EXPECT_EQ(operations_.OldestEpochInFlight(), 8u);
+}
+
+TEST_F(EpochParts, OperationsThatWaitGoOnWhenTheTimeIsOver) {
+  Operation& op = Take();
+  op.again = kvs::Again::kRoom;
+  home_.set_epoch(6);
+  auto pause = [&]() -> Task<void> { co_await operations_.Pause(1'000); };
+  auto back_off = [&]() -> Task<void> { co_await operations_.BackOff(op); };
+  Task<void> pausing = pause(), backing_off = back_off();
+  pausing.Start();
+  backing_off.Start();
+  for (const int64_t ns : {999, 1, 1'000'000}) {
+    clock_.Advance(ns);
+    registration_.ForgetNow();
+    operations_.RunDelayed();
+    RunReady();
+    EXPECT_EQ(pausing.done(), ns != 999);
+    EXPECT_EQ(backing_off.done(), ns == 1'000'000);
+    EXPECT_EQ(op.epoch, ns == 1'000'000 ? 6u : 0u);  // in the end it holds nothing any more
+  }
+  EXPECT_EQ(stats_.restarts, 1u);
+}
+
+TEST_F(EpochParts, ClientMemoryKeepsEarlierRegistrationsApart) {
   kvs::Batch batch;
-  batch.Attach(connections_.get(), 0);
-  EXPECT_EQ(&memory.Of(batch), memory.operator->());
-  connections_->Fence();
-  EXPECT_NE(&memory.Of(batch), memory.operator->());
-  memory.Of(batch).Free({.address = {1, shape_.chunk_bytes}, .bytes = 64});
-  EXPECT_EQ(memory->free_bytes(), 0u);
+  batch.Attach(&connections_, 0);
+  const kvs::Extent extent{.address = {1, shape_.chunk_bytes}, .bytes = 64};
+  memory_.Of(batch).Free(extent);
+  EXPECT_EQ(memory_->free_bytes(), 64u);
+  memory_.RenewAfterExpulsion();
+  connections_.Fence();
+  memory_.Of(batch).Free(extent);
+  EXPECT_EQ(memory_->free_bytes(), 0u);
 }
 
-TEST_F(Parts, RetiredTablesAreToldBeforeTheyWaitForTheirEpoch) {
-  kvs::Home home(*common_, arena());
+TEST_F(EpochParts, RetiredTablesAreToldBeforeTheyWaitForTheirEpoch) {
   kvs::DirectoryCache cache;
-  kvs::ClientMemory memory(shape_.chunk_bytes);
-  memory.Renew();
-  kvs::RetiredTables retired(*common_, cache, memory);
-  const kvs::TableRef table{{1, 4 * shape_.chunk_bytes}, 0, kvs::DirectoryEntry(), 0};
-  const uint64_t before = PoolWord(1, kvs::kRetiredTablesOffset);
+  kvs::RetiredTables retired(common_, cache, memory_);
+  const GlobalAddress address{1, 4 * shape_.chunk_bytes};
+  kvs::TableRef table{address, 0, kvs::DirectoryEntry::Make(address, 0, kvs::DirectoryState::kNormal, 1), 0};
+  cache.Insert(table);
   retired.Add(table);
-  EXPECT_EQ(memory->retired(), 0u);
-  EXPECT_EQ(Run(retired.Report(home.batch(), &home.words().cas)), Step::kOk);
-  EXPECT_EQ(PoolWord(1, kvs::kRetiredTablesOffset), before + 1);
-  EXPECT_EQ(memory->retired(), 1u);
-  const uint64_t ticket = cache.Ticket();
-  retired.SawCounter(before + 1);
-  EXPECT_NE(cache.Ticket(), ticket);  // all that the cache named may be used again from now on
+  EXPECT_FALSE(cache.Lookup({}, &table));
+  EXPECT_EQ(memory_->retired(), 0u);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(retired.Report(home_.batch(), &home_.words().cas)), Step::kOk);
+  EXPECT_EQ(Home().counters.retired_tables, 1u);
+  ASSERT_EQ(memory_->retired(), 1u);
+  memory_->Stamp(1, 1);
+  memory_->Reclaim(2, {});
+  EXPECT_TRUE(memory_->AllocateTable(1, &table.address));
+  for (int i = 0; i < 2; ++i) retired.SawCounter(1);
+  EXPECT_EQ(cache.Ticket(), 1u);  // all that the cache named may be used again from now on
 }
 
-struct RegistrarParts : OperationParts {
-  kvs::DirectoryCache cache;
-  kvs::ClientMemory memory;
-  kvs::RetiredTables retired;
-  kvs::OwnWork own_work;
-  kvs::Registrar registrar;
-  RegistrarParts(const kvs::Common& common, kvs::ArenaPart arena)
-      : OperationParts(common, arena),
-        memory(common.shape.chunk_bytes),
-        retired(common, cache, memory),
-        registrar(common, home, operations, registration, memory, retired, own_work) {
-    memory.Renew();
+class RegistrarParts : public EpochParts {
+ protected:
+  void SetUp() override {
+    EpochParts::SetUp();
+    connections_.pool().SetGate(&registration_);
+    Home().epoch = 5;
+    ASSERT_EQ(Run(registrar_.Register()), Step::kOk);
+    index_ = registrar_.client_index();
   }
+  // Renews the lease, which is over.
+  void Renew() {
+    EXPECT_FALSE(registrar_.CareForLease());
+    size_t completions = 0;
+    PollUntil([&] { return !registrar_.renewing(); }, [&] { registrar_.PollRenewal(&completions); });
+    EXPECT_TRUE(registrar_.CareForLease());
+    EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kAlive);
+    EXPECT_EQ(registration_.word(), Word(index_));
+    EXPECT_EQ(stats_.heartbeats, 1u);
+  }
+  // Looks at the clients that hold back the epoch `epoch`, while the lease lasts.
+  void Observe(uint64_t epoch) {
+    registration_.Beat(registration_.word(), clock_.NowNs());
+    ASSERT_EQ(Run(home_.Read()), Step::kOk);
+    Run(observer_.Observe(epoch - 1, epoch, false));
+  }
+  kvs::DirectoryCache cache_;
+  kvs::RetiredTables retired_{common_, cache_, memory_};
+  kvs::OwnWork own_work_;
+  kvs::Registrar registrar_{common_, home_, operations_, registration_, memory_, retired_, own_work_};
+  kvs::Observer observer_{common_, home_, registrar_, own_work_};
+  uint32_t index_ = 0;
 };
 
-TEST_F(Parts, RegistrarClaimsAnEntryAndGivesItBack) {
-  RegistrarParts parts(*common_, arena());
-  EXPECT_EQ(Run(parts.registrar.Register()), Step::kOk);
-  EXPECT_TRUE(parts.registration.MayPost());
-  EXPECT_EQ(Entry(parts.registrar.client_index()).owner, parts.registrar.entry().owner);
-  EXPECT_EQ(Run(parts.registrar.Unregister()), Step::kOk);
-  EXPECT_EQ(Entry(parts.registrar.client_index()).owner, 0u);
+TEST_F(RegistrarParts, RegistrarClaimsAnEntryAnnouncesInItAndGivesItBack) {
+  EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kAlive);
+  EXPECT_EQ(registration_.word().epoch(), 5u);
+  EXPECT_EQ(Home().clients[index_].owner, registrar_.entry().owner);
+  EXPECT_EQ(Word(index_), registration_.word());
+  EXPECT_FALSE(store_state_.held_entries.Hold(index_));
+  ASSERT_EQ(Run(home_.Read()), Step::kOk);
+  EXPECT_EQ(Run(registrar_.Announce(6)), Step::kOk);
+  EXPECT_EQ(Run(registrar_.Announce(7)), Step::kRestart);  // the word has changed since it was read
+  EXPECT_EQ(registration_.word().epoch(), 6u);
+  EXPECT_EQ(Word(index_), registration_.word());
+  EXPECT_EQ(stats_.heartbeats, 1u);
+  EXPECT_EQ(Run(registrar_.Unregister()), Step::kOk);
+  EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kNone);
+  EXPECT_EQ(Home().clients[index_].owner, 0u);
+  EXPECT_TRUE(store_state_.held_entries.Hold(index_));
 }
 
-TEST_F(Parts, RegistrarRenewsALeaseThatIsOver) {
-  RegistrarParts parts(*common_, arena());
-  ASSERT_EQ(Run(parts.registrar.Register()), Step::kOk);
-  clock_.Advance(2 * kLeaseNs);
-  EXPECT_FALSE(parts.registration.MayPost());
-  EXPECT_FALSE(parts.registrar.CareForLease());
-  size_t completions = 0;
-  for (int i = 0; i < 1'000 && parts.registrar.renewing(); ++i) {
-    parts.registrar.PollRenewal(&completions);
-    kvs::RunQueue::OfThisThread().RunAll();
+TEST_F(RegistrarParts, RegistrarRenewsALeaseThatIsOverAndVerbsWaitForThat) {
+  const ClientWord word = registration_.word();
+  clock_.Advance(kLeaseNs - 1);
+  EXPECT_TRUE(registration_.MayPost());
+  clock_.Advance(1);
+  Task<Step> read = home_.Read();
+  read.Start();
+  connections_.Poll();
+  Renew();
+  EXPECT_EQ(registration_.word(), word.Beat(5));
+  EXPECT_FALSE(read.done());
+  PollUntil([&] { return read.done(); });
+}
+
+TEST_F(RegistrarParts, RegistrarBeginsAnewAfterAnExpulsion) {
+  memory_->Free({.address = {1, shape_.chunk_bytes}, .bytes = 64});
+  home_.NoteFull(2);
+  Operation& op = Take();
+  const ClientWord expelled = registration_.word().Expelled();
+  Home().clients[index_].word = expelled.word();
+  Home().epoch = 7;
+  ASSERT_EQ(Run(home_.Read()), Step::kOk);
+  EXPECT_EQ(Run(registrar_.Announce(6)), Step::kRestart);
+  EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kExpelled);
+  EXPECT_FALSE(registration_.MayPost());
+  EXPECT_EQ(stats_.fenced, 1u);
+  EXPECT_TRUE(op.batch.Stale());
+  EXPECT_EQ(memory_->free_bytes(), 0u);
+  EXPECT_EQ(cache_.Ticket(), 1u);
+  EXPECT_FALSE(home_.IsFull(2));
+  Renew();
+  EXPECT_EQ(registration_.word(), expelled.Beat(7).Beat(7));  // the second one holds the epoch back
+  EXPECT_EQ(home_.epoch(), 7u);
+  EXPECT_EQ(op.epoch, 7u);
+}
+
+TEST_F(RegistrarParts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases) {
+  const uint32_t other = index_ + 1;
+  Home().clients[other].owner = registrar_.entry().owner;
+  for (int i = 0; i < 2; ++i) {  // it holds the epoch back, but changes its entry
+    Home().clients[other].word = Word(other).Beat(5).word();
+    Observe(6);
+    clock_.Advance(kLeaseNs * 3 / 2);
+    Observe(6);
+    EXPECT_EQ(Word(other).state(), kvs::ClientState::kAlive);
   }
-  EXPECT_TRUE(parts.registration.MayPost());
-  EXPECT_TRUE(parts.registrar.CareForLease());
-  EXPECT_EQ(Run(parts.registrar.Unregister()), Step::kOk);
-}
-
-TEST_F(Parts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases) {
-  RegistrarParts parts(*common_, arena());
-  ASSERT_EQ(Run(parts.registrar.Register()), Step::kOk);
-  kvs::Observer observer(*common_, parts.home, parts.registrar, parts.own_work);
-  auto client = store_.NewClient();  // which nobody polls from now on
-  uint32_t index = 0;
-  while (Entry(index).owner == 0 || index == parts.registrar.client_index()) ++index;
-  const uint64_t announced = kvs::ClientWord(Entry(index).word).epoch();
-  const auto observe = [&] {
-    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
-    Run(observer.Observe(announced, announced + 1, false));
-  };
-  observe();
-  clock_.Advance(kLeaseNs);
-  observe();
-  EXPECT_EQ(kvs::ClientWord(Entry(index).word).state(), kvs::ClientState::kAlive);
-  clock_.Advance(kLeaseNs);
-  observe();
-  EXPECT_EQ(kvs::ClientWord(Entry(index).word).state(), kvs::ClientState::kExpelled);
+  clock_.Advance(1);
+  Observe(5);  // it does not hold that one back
+  EXPECT_EQ(Word(other).state(), kvs::ClientState::kAlive);
+  Observe(6);
+  EXPECT_EQ(Word(other).state(), kvs::ClientState::kExpelled);
+  EXPECT_EQ(Word(index_).state(), kvs::ClientState::kAlive);
   EXPECT_EQ(stats_.expulsions, 1u);
-  EXPECT_EQ(Run(parts.registrar.Unregister()), Step::kOk);
 }
 
-TEST_F(Parts, ChunksAreTakenAndGivenBack) {
-  OperationParts parts(*common_, arena());
-  kvs::ClientMemory memory(shape_.chunk_bytes);
-  memory.Renew();
-  kvs::Chunks chunks(*common_, parts.home, memory);
-  kvs::Operation& op = parts.operations.Take(*parts.operations.FreeOperation(), "key", {}, true);
-  kvs::Span taken;
-  ASSERT_EQ(Run(chunks.TakeChunks(op, 2, kvs::ChunkKind::kRun, 3, 3, &taken)), Step::kOk);
-  const auto word = [&](uint64_t i) { return kvs::ChunkWord(PoolWord(2, kvs::ChunkWordOffset(taken.chunk + i))); };
-  EXPECT_EQ(word(0).kind(), kvs::ChunkKind::kRun);
-  EXPECT_EQ(word(2).kind(), kvs::ChunkKind::kRunRest);
-  const kvs::Extent run{.address = {2, taken.chunk * shape_.chunk_bytes}, .bytes = 3 * shape_.chunk_bytes};
-  EXPECT_EQ(Run(chunks.GiveBackRun(run)), Step::kOk);
-  for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(word(i).kind(), kvs::ChunkKind::kFree);
-  parts.operations.Release(op);
+TEST_F(RegistrarParts, ObserverFreesTheEntriesOfTheDead) {
+  uint64_t &one = Home().clients[index_ - 1].owner, &two = Home().clients[index_ + 1].owner;
+  one = two = registrar_.entry().owner - 1;  // an earlier incarnation of this node
+  Observe(1);
+  clock_.Advance(kLeaseNs / 64);
+  Observe(1);
+  EXPECT_EQ(one, 0u);
+  EXPECT_EQ(two, 0u);
+  EXPECT_EQ(stats_.dead_clients_found, 2u);
+  EXPECT_TRUE(own_work_.compaction_wanted);
 }
 
-TEST_F(Parts, AllocatorAsksForRoomWhereThereIsNone) {
-  const auto client = store_.NewClient();
-  OperationParts parts(*common_, arena());
+TEST_F(EpochParts, ChunksAreTakenCutAndGivenBack) {
+  kvs::Chunks chunks(common_, home_, memory_);
+  Operation& op = Take();
+  kvs::Span run, one, two;
+  using Kind = kvs::ChunkKind;
+  ASSERT_EQ(Run(chunks.TakeChunks(op, 2, Kind::kRun, 3, 3, &run)), Step::kOk);
+  EXPECT_EQ(Chunk(run.chunk), kvs::ChunkWord::Make(Kind::kRun, 3, 0));
+  EXPECT_EQ(Chunk(run.chunk + 2), kvs::ChunkWord::Make(Kind::kRunRest, 0, 0));
+  EXPECT_EQ(stats_.chunks_taken, 3u);
+  EXPECT_EQ(Run(chunks.TakeChunks(op, 2, Kind::kRun, 60, 60, &one)), Step::kFull);
+  const kvs::Extent extent{.address = {2, run.chunk * shape_.chunk_bytes}, .bytes = 3 * shape_.chunk_bytes};
+  EXPECT_EQ(Run(chunks.GiveBackRun(extent)), Step::kOk);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Chunk(run.chunk + i), kvs::ChunkWord::Make(Kind::kFree, 0, 1));
+  EXPECT_EQ(stats_.chunks_freed, 3u);
+  EXPECT_EQ(Home().counters.freed_chunks, 3u);
+
+  for (kvs::Span* span : {&one, &two}) ASSERT_EQ(Run(chunks.TakeSpan(op, 2, 64, span)), Step::kOk);
+  EXPECT_EQ(two.chunk, one.chunk);
+  EXPECT_EQ(two.begin, one.end);
+  EXPECT_EQ(Chunk(one.chunk).cut_bytes(shape_.chunk_bytes), two.end);
+  GlobalAddress table, next;
+  for (GlobalAddress* cut : {&table, &next}) ASSERT_EQ(Run(chunks.CutTable(op, 2, cut)), Step::kOk);
+  EXPECT_EQ(next.offset, table.offset + shape_.geometry.bytes());
+  EXPECT_EQ(Chunk(table.offset / shape_.chunk_bytes), kvs::ChunkWord::Make(Kind::kTables, 2, 1));
+}
+
+TEST_F(EpochParts, AllocatorPrefersTheNodeThatIsAskedForAndAsksForRoomWhereThereIsNone) {
   struct Maker final : kvs::Room::Maker {
     void BeginRun(int64_t) override { ++asked; }
     int asked = 0;
   } maker;
-  kvs::ClientMemory memory(shape_.chunk_bytes);
-  memory.Renew();
-  kvs::Chunks chunks(*common_, parts.home, memory);
-  kvs::Room room;
-  room.maker = &maker;
-  kvs::OwnWork own_work;
-  kvs::Allocator allocator(*common_, parts.home, memory, chunks, parts.operations, room, own_work);
-  ASSERT_EQ(Run(parts.home.Glance()), Step::kOk);
-  kvs::Operation& op = parts.operations.Take(*parts.operations.FreeOperation(), "key", {}, true);
-  GlobalAddress address;
-  EXPECT_FALSE(allocator.AllocateAtOnce(op, 64, 2, &address));
-  ASSERT_EQ(Run(allocator.Allocate(op, 64, 2, &address)), Step::kOk);
-  EXPECT_EQ(address.node, 2);
-  EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 2, &address));  // from the span that was taken
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
-    ASSERT_EQ(Run(parts.home.Read()), Step::kOk);
+  kvs::Chunks chunks(common_, home_, memory_);
+  kvs::Room room{.maker = &maker};
+  kvs::OwnWork own_work{.maintain_at_ns = 1};
+  kvs::Allocator allocator(common_, home_, memory_, chunks, operations_, room, own_work);
+  Home().counters.clients_used = 16;
+  ASSERT_EQ(Run(home_.Glance()), Step::kOk);
+  Operation& op = Take();
+  GlobalAddress one, two;
+  for (const krcore::NodeId node : {2, 2, 1}) {  // in the end the second node is full
+    if (node == 1) home_.NoteFull(2);
+    memory_.Renew();
+    ASSERT_EQ(Run(allocator.Allocate(op, 64, 2, &one)), Step::kOk);
+    EXPECT_EQ(one.node, node);
   }
-  EXPECT_GE(maker.asked, 1);
-  room.last_step = Step::kUnavailable;  // its run has ended like this
-  ++room.ended;
+  memory_->Free({.address = one, .bytes = 64});
+  EXPECT_TRUE(allocator.AllocateAtOnce(op, 64, 1, &two));
+  EXPECT_EQ(two, one);
+  EXPECT_EQ(stats_.blocks_reused, 1u);
+
+  for (const int asked : {0, 1, 2}) {  // not before the home was read
+    EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
+    EXPECT_EQ(maker.asked, asked);
+    ASSERT_EQ(Run(home_.Read()), Step::kOk);
+  }
+  EXPECT_EQ(own_work.maintain_at_ns, 0);
+  room.running = 1;
+  EXPECT_EQ(allocator.SeekRoom(op), Step::kRestart);
+  EXPECT_EQ(maker.asked, 2);
+  EXPECT_TRUE(room.waited_for);
+  room = {.maker = &maker, .ended = 1, .last_step = Step::kUnavailable};  // the run has ended like this
   EXPECT_EQ(allocator.SeekRoom(op), Step::kFull);
-  parts.operations.Release(op);
+  room.last_step = Step::kOk;
+  room.full_until_ns = clock_.NowNs() + 1;  // it has found nothing to gain
+  EXPECT_EQ(allocator.SeekRoom(op), Step::kFull);
 }
 
 // ---- table
@@ -330,160 +426,272 @@ class TableParts : public Parts {
  protected:
   void SetUp() override {
     Parts::SetUp();
-    epochs_.emplace(*common_, kInFlight, arena());
-    ASSERT_EQ(Run(epochs_->home.Glance()), Step::kOk);
-    epochs_->memory.Renew();
-    ASSERT_EQ(Run(epochs_->registrar.Register()), Step::kOk);
+    ASSERT_EQ(Run(epochs_.home.Glance()), Step::kOk);
+    epochs_.memory.Renew();
+    connections_.pool().SetGate(&epochs_.registration);
+    ASSERT_EQ(Run(epochs_.registrar.Register()), Step::kOk);
+    ASSERT_EQ(epochs_.registration.standing(), kvs::Registration::Standing::kAlive);
+    ASSERT_EQ(epochs_.registration.word().epoch(), Home().epoch);
   }
   void TearDown() override {
-    EXPECT_EQ(Run(epochs_->registrar.Unregister()), Step::kOk);
-    EXPECT_TRUE(epochs_->operations.all_free());
+    if (HasFatalFailure()) return;  // a part that is gone may have stopped in the middle of something
+    EXPECT_EQ(Run(epochs_.registrar.Unregister()), Step::kOk);
+    EXPECT_TRUE(epochs_.operations.all_free());
   }
-  kvs::Operation& TakeOperation(std::string_view key) {
-    return epochs_->operations.Take(*epochs_->operations.FreeOperation(), key, shape_.hasher(key), true);
+  Operation& TakeOperation(std::string_view key) {
+    return epochs_.operations.Take(*epochs_.operations.FreeOperation(), key, shape_.hasher(key), true);
   }
-  std::optional<kvs::Epochs> epochs_;
+  kvs::Epochs epochs_{common_, kInFlight, arena()};
 };
 
 TEST_F(TableParts, DirectoryFindsTheTableOfAHash) {
-  kvs::Directory directory(*common_, epochs_->cache);
-  kvs::Operation& op = TakeOperation("key");
-  kvs::TableRef table;
-  ASSERT_EQ(Run(directory.Resolve(op, &table)), Step::kOk);
-  EXPECT_EQ(table.index, op.hash.Suffix(1));
-  EXPECT_EQ(table.entry, store_.DirectoryEntryOf(table.index));
-  kvs::TableRef cached;
-  ASSERT_TRUE(epochs_->cache.Lookup(op.hash, &cached));
-  EXPECT_EQ(cached.address, table.address);
-  epochs_->operations.Release(op);
+  kvs::Directory directory(common_, epochs_.cache);
+  Operation& op = TakeOperation(Key(1));
+  ASSERT_EQ(op.hash.Suffix(1), 1u);
+  kvs::TableRef table, cached;
+  kvs::DirectoryEntry parent;
+  ASSERT_EQ(Run(directory.Resolve(op, &table, &parent)), Step::kOk);
+  EXPECT_EQ(table.index, 1u);
+  EXPECT_EQ(table.entry, store_.DirectoryEntryOf(1));
+  EXPECT_EQ(table.address, table.entry.subtable());
+  EXPECT_EQ(parent, store_.DirectoryEntryOf(0));
+  EXPECT_GT(stats_.directory_reads, 1u);
+  ASSERT_TRUE(epochs_.cache.Lookup(op.hash, &cached));
+  for (int i = 0; i < 2; ++i) directory.NoteMerge(3);
+  EXPECT_EQ(directory.TakeSeenMerge(), 3u);
+  EXPECT_EQ(directory.TakeSeenMerge(), std::nullopt);
+  epochs_.operations.Release(op);
 }
 
-TEST_F(TableParts, FinderSeesThatAKeyIsAbsent) {
+TEST_F(TableParts, FinderFindsAKeyOrSeesThatItIsAbsent) {
+  PutKeys(2);  // the first value is a large one
   kvs::AddressCache addresses(stats_);
-  kvs::Directory directory(*common_, epochs_->cache);
-  kvs::Finder finder(*common_, epochs_->cache, addresses);
-  kvs::Operation& op = TakeOperation("key");
-  EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRestart);  // nothing is known of its table
-  ASSERT_EQ(Run(directory.Resolve(op, &op.scan.table)), Step::kOk);
-  Step step = finder.BeginRead(op, op.batch);
-  const auto run = [&]() -> Task<Outcome> { co_return co_await op.batch.Run(); };
-  while (step == Step::kRun) {
-    ASSERT_EQ(Run(run()), Outcome::kOk);
-    step = finder.GoOnReading(op, op.batch);
+  kvs::Directory directory(common_, epochs_.cache);
+  kvs::Finder finder(common_, epochs_.cache, addresses);
+  const auto go_on = [&](Operation& op) -> Task<Step> {
+    const kvs::Outcome read = co_await op.batch.Run();
+    if (read != kvs::Outcome::kOk) co_return Step::kUnavailable;
+    co_return finder.GoOnReading(op, op.batch);
+  };
+  const std::array<std::string, 3> keys = {Key(0), Key(1), Key(2)};
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    Operation& op = TakeOperation(keys[i]);
+    epochs_.cache.Clear();
+    EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRestart);  // nothing is known of its table
+    ASSERT_EQ(Run(directory.Resolve(op, &op.scan.table)), Step::kOk);
+    Step step = finder.BeginRead(op, op.batch);
+    while (step == Step::kRun) step = Run(go_on(op));
+    EXPECT_EQ(step, Step::kOk);
+    ASSERT_EQ(op.scan.val >= 0, i < 2);
+    EXPECT_TRUE(i == 2 || op.scan.block.value() == Value(i));
+    epochs_.operations.Release(op);
   }
-  EXPECT_EQ(step, Step::kOk);
-  EXPECT_LT(op.scan.val, 0);
-  epochs_->operations.Release(op);
+  // A split moves a bucket of the key, which was found not to be there.
+  Operation& op = TakeOperation(keys[2]);
+  EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRun);
+  EXPECT_EQ(Run(go_on(op)), Step::kRun);
+  const uint64_t bucket = kvs::CombinedOffset(op.scan.places.place[1]);
+  PoolWord(kvs::At(op.scan.table, bucket)) = kvs::BucketHeader(2, op.hash.Suffix(2) ^ 2, 1).word();
+  EXPECT_EQ(Run(go_on(op)), Step::kRestart);
+  EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRun);
+  EXPECT_EQ(Run(go_on(op)), Step::kRestart);
+  epochs_.operations.Release(op);
 }
 
 TEST_F(TableParts, WorkbenchLocksATableForOne) {
-  kvs::Workbench workbench(*common_, epochs_->registrar, workbench_arena());
-  kvs::Operation& op = TakeOperation("key");
+  kvs::Workbench workbench(common_, epochs_.registrar, workbench_arena());
+  Operation& op = TakeOperation("key");
   workbench.Begin(op.batch);
   EXPECT_TRUE(workbench.busy());
-  kvs::Directory directory(*common_, epochs_->cache);
-  kvs::TableRef table;
-  ASSERT_EQ(Run(directory.ReadEntry(op.batch, &op.buffers->directory[0], 0, &table)), Step::kOk);
+  const GlobalAddress address = store_.DirectoryEntryOf(0).subtable();
   uint64_t takeovers = 0;
-  const uint64_t token = workbench.NewToken();
-  EXPECT_EQ(Run(workbench.LockTable(table, token, &takeovers)), Step::kOk);
-  const uint64_t another = token + 1;
-  EXPECT_EQ(Run(workbench.LockTable(table, another, &takeovers)), Step::kRestart);
-  clock_.Advance(200'000'000);  // whoever holds it has stopped
-  EXPECT_EQ(Run(workbench.LockTable(table, another, &takeovers)), Step::kOk);
+  const auto lock = [&](uint64_t token) { return Run(workbench.LockTable({address}, token, &takeovers)); };
+  const auto unlock = [&](uint64_t token) { return Run(workbench.UnlockTable({address}, token)); };
+  const auto locked_by = [&] { return PoolWord(address); };
+  const uint64_t token = workbench.NewToken(), another = token + 1;
+  EXPECT_EQ(token >> 32, epochs_.registrar.client_index() + 1);
+  EXPECT_EQ(lock(token), Step::kOk);
+  EXPECT_EQ(lock(another), Step::kRestart);
+  clock_.Advance(99'999'999);
+  EXPECT_EQ(lock(another), Step::kRestart);
+  EXPECT_EQ(locked_by(), token);
+  clock_.Advance(1);  // whoever holds it has stopped
+  EXPECT_EQ(lock(another), Step::kOk);
   EXPECT_EQ(takeovers, 1u);
-  EXPECT_EQ(Run(workbench.UnlockTable(table, another)), Step::kOk);
-  EXPECT_EQ(PoolWord(table.address.node, table.address.offset), 0u);
+  EXPECT_EQ(unlock(token), Step::kOk);
+  EXPECT_EQ(locked_by(), another);
+  EXPECT_EQ(unlock(another), Step::kOk);
+  EXPECT_EQ(locked_by(), 0u);
   workbench.End();
-  epochs_->operations.Release(op);
+  EXPECT_FALSE(workbench.busy());
+  bool in_background = false;
+  auto look = [&]() -> Task<void> { co_return void(in_background = workbench.in_background()); };
+  workbench.Background(look());
+  EXPECT_TRUE(in_background && !workbench.in_background());
+  epochs_.operations.Release(op);
 }
 
 TEST_F(TableParts, SplitterAndMergerUndoEachOther) {
-  kvs::Directory directory(*common_, epochs_->cache);
-  kvs::Workbench workbench(*common_, epochs_->registrar, workbench_arena());
-  kvs::Merger merger(*epochs_, directory, workbench);
-  kvs::Splitter splitter(*epochs_, directory, workbench, merger);
-  kvs::Operation& op = TakeOperation("key");
+  PutKeys(20);
+  kvs::Directory directory(common_, epochs_.cache);
+  kvs::Workbench workbench(common_, epochs_.registrar, workbench_arena());
+  kvs::Merger merger(epochs_, directory, workbench);
+  kvs::Splitter splitter(epochs_, directory, workbench, merger);
+  Operation& op = TakeOperation("key");
   kvs::TableRef table;
   ASSERT_EQ(Run(directory.ReadEntry(op.batch, &op.buffers->directory[0], 1, &table)), Step::kOk);
-  EXPECT_EQ(Run(splitter.Split(op, table)), Step::kOk);
-  EXPECT_EQ(store_.DirectoryEntryOf(1).depth(), 2u);
-  EXPECT_TRUE(store_.DirectoryEntryOf(3).has_subtable());
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(Run(splitter.Split(op, table)), Step::kOk);  // the second time, it is split already
+  EXPECT_EQ(store_.DirectoryEntryOf(3).subtable().node, 2);
+  EXPECT_EQ(stats_.splits, 1u);
+  EXPECT_EQ(stats_.slots_migrated, shape_.geometry.slots());
+  CheckKeys();
   uint32_t index = 3;
   EXPECT_EQ(Run(merger.TryMerge(op, &index)), Step::kOk);
   EXPECT_EQ(index, 1u);
-  EXPECT_EQ(store_.DirectoryEntryOf(1).depth(), 1u);
   EXPECT_FALSE(store_.DirectoryEntryOf(3).present());
+  CheckKeys();
+  EXPECT_EQ(Run(merger.TryMerge(op, &index)), Step::kRestart);  // the two tables that are left have too many keys
+  EXPECT_EQ(stats_.merges, 1u);
+  EXPECT_EQ(epochs_.memory->retired(), 3u);  // two tables and a record
+  GlobalAddress spare;
+  EXPECT_TRUE(epochs_.memory->AllocateTable(2, &spare));            // two were taken for the merge
+  EXPECT_EQ(Chunk(spare.offset / shape_.chunk_bytes).count(), 3u);  // one was given back after the second split
+  EXPECT_TRUE(kvs::BucketHeader(PoolWord(kvs::At(table, kvs::BucketOffset(0)))).closed());
+  EXPECT_EQ(PoolWord(table.address), 0u);  // not locked
   EXPECT_FALSE(workbench.busy());
-  epochs_->operations.Release(op);
+  epochs_.operations.Release(op);
 }
 
 TEST_F(TableParts, ReaderFindsWhatWriterWrote) {
-  kvs::Table table(*epochs_, workbench_arena());
+  kvs::Table table(epochs_, workbench_arena());
   table.combiner.SetSize(kInFlight);
   std::string value;
-  EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
-  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kUpdate, "key", "none")), kvs::StatusCode::kNotFound);
-  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "value")).ok());
-  EXPECT_EQ(Run(table.writer.Write(kvs::WriteKind::kInsert, "key", "another")), kvs::StatusCode::kExists);
-  EXPECT_TRUE(Run(table.reader.Get("key", &value)).ok());
-  EXPECT_EQ(value, "value");
-  EXPECT_TRUE(Run(table.writer.Write(kvs::WriteKind::kDelete, "key", {})).ok());
-  EXPECT_EQ(Run(table.reader.Get("key", &value)), kvs::StatusCode::kNotFound);
+  const auto get = [&] { return Run(table.reader.Get("key", &value)).code(); };
+  auto write = [&](kvs::WriteKind kind, std::string_view to) {
+    return Run(table.writer.Write(kind, "key", to)).code();
+  };
+  using enum kvs::WriteKind;
+  EXPECT_EQ(get(), StatusCode::kNotFound);
+  EXPECT_EQ(write(kUpdate, "none"), StatusCode::kNotFound);
+  EXPECT_EQ(write(kDelete, {}), StatusCode::kNotFound);
+  for (const std::string& next : {std::string("first"), std::string(100'000, 'x'), std::string("last")}) {
+    EXPECT_EQ(write(next == "first" ? kInsert : kUpdate, next), StatusCode::kOk);
+    EXPECT_EQ(write(kInsert, "another"), StatusCode::kExists);
+    EXPECT_EQ(get(), StatusCode::kOk);
+    EXPECT_EQ(value, next);
+    CheckPools(store_);
+  }
+  EXPECT_EQ(write(kDelete, {}), StatusCode::kOk);
+  EXPECT_EQ(get(), StatusCode::kNotFound);
+  EXPECT_EQ(stats_.writes_done, 4u);
+  EXPECT_EQ(stats_.blocks_retired, 3u);
+  EXPECT_EQ(stats_.blocks_reused, 3u);
+  EXPECT_EQ(epochs_.memory->retired(), 3u);
+  PollUntil([&] { return !table.workbench.in_background(); });  // it may merge the tables, which have become empty
 }
 
 // ---- upkeep
 
-TEST_F(TableParts, MaintenanceFreesWhatWasRetiredTwoEpochsAgo) {
-  kvs::Table table(*epochs_, workbench_arena());
-  kvs::Maintenance maintenance(*epochs_, table);
-  const uint64_t epoch = PoolWord(1, kvs::kEpochOffset);
-  epochs_->memory->Retire({.address = {2, shape_.chunk_bytes * 8}, .bytes = 64, .birth = epoch});
-  EXPECT_EQ(Run(maintenance.MaintainNow(), *epochs_), Step::kOk);
-  EXPECT_EQ(PoolWord(1, kvs::kEpochOffset), epoch + 1);
-  EXPECT_EQ(epochs_->memory->reclaimed(), 0u);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(Run(maintenance.MaintainNow(), *epochs_), Step::kOk);
-  EXPECT_EQ(epochs_->memory->reclaimed(), 1u);
-  EXPECT_GT(maintenance.announced_by_living(), epoch);
+class UpkeepParts : public TableParts {
+ protected:
+  // Runs the task to its end, while time passes and this client and the other one do their maintenance.
+  template <typename T>
+  T RunMaintained(Task<T> task) {
+    task.Start();
+    const auto round = [&] {
+      clock_.Advance(100'000);
+      epochs_.registration.ForgetNow();
+      epochs_.operations.RunDelayed();
+      maintenance_.BeginIfDue(clock_.NowNs());
+      if (other_) other_->Poll();
+    };
+    PollUntil([&] { return task.done(); }, round);
+    PollUntil([&] { return !maintenance_.running(); });
+    return task.Take();
+  }
+  kvs::Table table_{epochs_, workbench_arena()};
+  kvs::Maintenance maintenance_{epochs_, table_};
+  kvs::Compaction compaction_{epochs_, table_, maintenance_};
+  kvs::Drainer drainer_{epochs_, table_, maintenance_, compaction_};
+};
+
+TEST_F(UpkeepParts, MaintenanceFreesWhatNoClientCanKnowAnyMore) {
+  const uint64_t epoch = Home().epoch;
+  kvs::ClientEntry& other = Home().clients[epochs_.registrar.client_index() + 1];  // another client's
+  other = {epochs_.registrar.entry().owner, ClientWord::Make(kvs::ClientState::kAlive, 1, epoch).word()};
+  // A table and a large block of two chunks are retired.
+  epochs_.retired.Add({{1, 4 * shape_.chunk_bytes}});
+  epochs_.memory->Retire({.address = {2, 8 * shape_.chunk_bytes}, .bytes = 2 * shape_.chunk_bytes, .birth = epoch});
+  PoolWord({2, kvs::ChunkWordOffset(8)}) = kvs::ChunkWord::Make(kvs::ChunkKind::kRun, 2, 0).word();
+  PoolWord({2, kvs::ChunkWordOffset(9)}) = kvs::ChunkWord::Make(kvs::ChunkKind::kRunRest, 0, 0).word();
+  // After a round: the epoch, what this client has announced, what all living ones have, and how many chunks are free.
+  const auto round = [&](uint64_t now, uint64_t announced, uint64_t by_living, uint64_t freed) {
+    Run(maintenance_.MaintainNow());
+    EXPECT_EQ(Home().epoch, now);
+    EXPECT_EQ(Word(epochs_.registrar.client_index()).epoch(), announced);
+    EXPECT_EQ(maintenance_.announced_by_living(), by_living);
+    EXPECT_EQ(Home().counters.freed_chunks, freed);
+  };
+  round(epoch + 1, epoch, epoch, 0);
+  for (int i = 0; i < 3; ++i) round(epoch + 1, epoch + 1, epoch, 0);  // the other one lags behind
+  other.word = ClientWord(other.word).Beat(epoch + 1).word();
+  round(epoch + 2, epoch + 1, epoch + 1, 2);
+  other.word = ClientWord(other.word).Expelled().word();
+  round(epoch + 3, epoch + 2, epoch + 2, 2);
+  round(epoch + 4, epoch + 3, epoch + 3, 2);
+  EXPECT_EQ(maintenance_.expelled_epochs(), (std::vector<uint64_t>{epoch + 1}));
+  EXPECT_EQ(epochs_.home.freed_chunks_seen(), 2u);
+  EXPECT_EQ(epochs_.cache.Ticket(), 1u);
+  EXPECT_TRUE(maintenance_.BeginIfDue(clock_.NowNs()));
+  EXPECT_FALSE(maintenance_.BeginIfDue(maintenance_.next_ns(false)));  // one at a time
+  PollUntil([&] { return !maintenance_.running(); });
+  EXPECT_FALSE(maintenance_.BeginIfDue(clock_.NowNs()));
+  EXPECT_TRUE(maintenance_.BeginIfDue(maintenance_.next_ns(false)));
+  PollUntil([&] { return !maintenance_.running(); });
 }
 
-TEST_F(TableParts, CompactionMergesSparseTables) {
-  kvs::Table table(*epochs_, workbench_arena());
-  kvs::Maintenance maintenance(*epochs_, table);
-  kvs::Compaction compaction(*epochs_, table, maintenance);
+TEST_F(UpkeepParts, CompactionMergesSparseTablesAndFreesSparseChunks) {
+  PutKeys(12);
   kvs::CompactReport report;
-  const auto maintain = [&] {
-    clock_.Advance(100'000);
-    epochs_->registration.ForgetNow();
-    epochs_->operations.RunDelayed();
-    maintenance.BeginIfDue(clock_.NowNs());
-  };
-  EXPECT_TRUE(Run(compaction.Compact({.thorough = true}, &report), maintain).ok());
+  EXPECT_TRUE(RunMaintained(compaction_.Compact({.thorough = true}, &report)).ok());
   EXPECT_EQ(report.tables_merged, 1u);
   EXPECT_EQ(store_.DirectoryEntryOf(0).depth(), 0u);
-  while (maintenance.running()) connections_->Poll(), kvs::RunQueue::OfThisThread().RunAll();
+  EXPECT_EQ(report.blocks_moved, keys_);
+  EXPECT_GT(report.chunks_freed, 0u);
+  EXPECT_EQ(stats_.chunks_freed, report.chunks_freed);
+  EXPECT_EQ(Home().counters.freed_chunks, report.chunks_freed);
+  EXPECT_GT(Home().counters.evacuations, 0u);
+  EXPECT_EQ(stats_.compactions, 1u);
+  EXPECT_EQ(epochs_.operations.OldestEpochInFlight(), epochs_.home.epoch());  // the mover pins nothing any more
+  EXPECT_EQ(Home().mover, 0u);
+  for (const uint64_t word : Home().evacuation) EXPECT_EQ(word, 0u);
+  CheckKeys();
 }
 
-TEST_F(TableParts, DrainerEmptiesAMemoryNode) {
-  kvs::Table table(*epochs_, workbench_arena());
-  table.combiner.SetSize(kInFlight);
-  kvs::Maintenance maintenance(*epochs_, table);
-  kvs::Compaction compaction(*epochs_, table, maintenance);
-  kvs::Drainer drainer(*epochs_, table, maintenance, compaction);
-  const auto maintain = [&] {
-    clock_.Advance(100'000);
-    epochs_->registration.ForgetNow();
-    epochs_->operations.RunDelayed();
-    maintenance.BeginIfDue(clock_.NowNs());
-  };
+TEST_F(UpkeepParts, DrainerEmptiesAMemoryNodeAndTakesItBack) {
+  PutKeys(100);  // so many that a table splits
   kvs::DrainReport report;
-  EXPECT_EQ(Run(drainer.Drain(1, {}, &report), maintain), kvs::StatusCode::kInvalidArgument);  // the home stays
-  EXPECT_EQ(Run(drainer.Drain(3, {}, &report), maintain), kvs::StatusCode::kNotFound);
-  EXPECT_TRUE(Run(drainer.Drain(2, {}, &report), maintain).ok());
-  EXPECT_EQ(report.chunks_left, 0u);
-  EXPECT_FALSE(epochs_->home.IsMember(2));
-  EXPECT_TRUE(Run(drainer.Undrain(2), maintain).ok());
-  while (maintenance.running()) connections_->Poll(), kvs::RunQueue::OfThisThread().RunAll();
+  const auto drain = [&](krcore::NodeId node) { return RunMaintained(drainer_.Drain(node, {}, &report)).code(); };
+  const auto undrain = [&](krcore::NodeId node) { return RunMaintained(drainer_.Undrain(node)).code(); };
+  EXPECT_EQ(drain(1), StatusCode::kInvalidArgument);  // the home stays
+  EXPECT_EQ(drain(3), StatusCode::kNotFound);
+  EXPECT_EQ(undrain(3), StatusCode::kNotFound);
+  EXPECT_EQ(drain(2), StatusCode::kOk);
+  EXPECT_EQ(StateOfTwo(), kvs::MemberState::kDrained);
+  EXPECT_FALSE(epochs_.home.IsMember(2));
+  EXPECT_TRUE(report.closed);
+  EXPECT_EQ(report.chunks_left + report.tables_left, 0u);
+  EXPECT_GT(report.tables_moved, 0u);
+  EXPECT_GT(stats_.table_replacements, 0u);
+  EXPECT_GT(report.blocks_moved, 0u);
+  EXPECT_EQ(Home().mover, 0u);
+  CheckKeys();
+  EXPECT_EQ(undrain(2), StatusCode::kOk);
+  EXPECT_EQ(StateOfTwo(), kvs::MemberState::kInUse);
+  Run(maintenance_.MaintainNow());
+  EXPECT_TRUE(epochs_.home.IsMember(2));
+  CheckKeys();
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // with kernel locks, shared by processes; and plain memory of this process ("inproc:").
 //
 // Thread safety: a Backing belongs to one device and may be used from several threads, except for the admin lock, which
-// is not recursive and is held through AdminLock.
+// is held through AdminLock, once at a time.
 #ifndef KRCORE_RNIC_SW_BACKING_H_
 #define KRCORE_RNIC_SW_BACKING_H_
 
