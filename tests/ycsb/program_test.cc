@@ -321,7 +321,7 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
   };
   const std::string c = WorkloadFile("c");
   for (const Case& one :
-       {Case{{}, 2, "which phase?"},
+       {Case{{}, 2, "no phase given"},
         Case{{"walk", "--fabric=x"}, 2, "expected load or run"},
         Case{{"run", "-P", c}, 2, "--fabric"},
         Case{{"run", "--fabric=x"}, 2, "recordcount"},
