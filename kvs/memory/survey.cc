@@ -15,8 +15,6 @@ namespace {
 
 using krcore::Deadline;
 using krcore::Result;
-using krcore::Status;
-using krcore::StatusCode;
 
 void Count(ChunkWord word, PoolUse* use) {
   const auto kind = static_cast<size_t>(word.kind());
