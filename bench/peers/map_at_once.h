@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic/sw/shm_file.h"
 
 namespace peers {

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/baselines/rc_pool.h"
 #include "krcore/node/node_impl.h"
 #include "krcore/rnic.h"

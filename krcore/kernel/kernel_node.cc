@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/kernel/kernel_virtual_queue.h"
 #include "krcore/node/region_impl.h"
 

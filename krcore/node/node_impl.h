@@ -9,8 +9,7 @@
 
 #include "krcore/messages/ports.h"
 #include "krcore/node.h"
-#include "krcore/node/exposed_regions.h"
-#include "krcore/node/rc_answering.h"
+#include "krcore/node/node_parts.h"
 #include "krcore/peers/meta_client.h"
 #include "krcore/peers/meta_server.h"
 #include "krcore/peers/peer_directory.h"

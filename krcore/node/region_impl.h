@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/node.h"
 #include "krcore/peers/region_table.h"
 #include "krcore/rnic.h"

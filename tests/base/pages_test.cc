@@ -1,6 +1,4 @@
 // Memory from the kernel, and its move into huge pages.
-#include "krcore/base/pages.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,6 +6,8 @@
 #include <limits>
 #include <memory>
 #include <string>
+
+#include "krcore/base/os.h"
 
 namespace krcore {
 namespace {

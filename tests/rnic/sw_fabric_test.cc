@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic/sw/shm_file.h"
 #include "tests/rnic/harness.h"
 #include "tests/rnic/sw_child.h"

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "bench/peers/map_at_once.h"
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "kvs/layout/block.h"
 
 namespace peers {

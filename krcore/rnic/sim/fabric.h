@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/clock.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/sim/device.h"

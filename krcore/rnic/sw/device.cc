@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/providers.h"
 #include "krcore/rnic/software_nic.h"

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "krcore/base/os.h"
-#include "krcore/base/pages.h"
 #include "krcore/rnic/providers.h"
 #include "krcore/rnic/sw/fabric.h"
 

@@ -15,7 +15,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "krcore/base/pages.h"
+#include "krcore/base/os.h"
 #include "krcore/rnic.h"
 #include "krcore/status.h"
 

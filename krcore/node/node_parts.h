@@ -1,21 +1,27 @@
-// ExposedRegions: a node's regions with remote rights, and which of them its record in the metadata servers names.
-//
-// Thread safety: any thread may call.
-#ifndef KRCORE_NODE_EXPOSED_REGIONS_H_
-#define KRCORE_NODE_EXPOSED_REGIONS_H_
+// What a node is made of besides its device: the regions that it exposes, and its answers to those who ask for an RC
+// connection.
+#ifndef KRCORE_NODE_NODE_PARTS_H_
+#define KRCORE_NODE_NODE_PARTS_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "krcore/node.h"
 #include "krcore/peers/meta_table.h"
 #include "krcore/peers/rc_desk.h"
+#include "krcore/rnic.h"
 
 namespace krcore::node {
 
+// A node's regions with remote rights, and which of them its record in the metadata servers names.
+//
+// Thread safety: any thread may call.
 class ExposedRegions {
  public:
   // Whether a record has room for one more.
@@ -73,6 +79,35 @@ class ExposedRegions {
   std::vector<Exposed> regions_;  // guarded by mutex_
 };
 
+// A node's desk (peers/rc_desk.h), and the half of an RC connection that it makes for whoever asks there.
+class RcAnswering {
+ public:
+  // Without it there is no desk, and nobody is answered. `desk`: a region of places.
+  Status Start(rnic::Device& device, rnic::Pd& pd, Clock& clock, std::unique_ptr<Region> desk) {
+    desk_ = std::move(desk);
+    auto acceptor = peers::Acceptor::Create(device, pd, clock, places());
+    if (!acceptor.ok()) return acceptor.status();
+    acceptor_ = *std::move(acceptor);
+    return {};
+  }
+  std::span<peers::DeskPlace> places() const {
+    if (desk_ == nullptr) return {};
+    const std::span<std::byte> bytes = desk_->bytes();
+    return {reinterpret_cast<peers::DeskPlace*>(bytes.data()), bytes.size() / sizeof(peers::DeskPlace)};
+  }
+  uint32_t rkey() const { return desk_ ? desk_->rkey() : 0; }
+  // As Acceptor::Poll; any thread may call.
+  size_t Poll() {
+    std::lock_guard lock(mutex_);
+    return acceptor_ ? acceptor_->Poll() : 0;
+  }
+
+ private:
+  std::unique_ptr<Region> desk_;
+  std::mutex mutex_;
+  std::unique_ptr<peers::Acceptor> acceptor_;  // guarded by mutex_
+};
+
 }  // namespace krcore::node
 
-#endif  // KRCORE_NODE_EXPOSED_REGIONS_H_
+#endif  // KRCORE_NODE_NODE_PARTS_H_
