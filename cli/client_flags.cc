@@ -8,16 +8,11 @@ DEFINE_int64(
     "Milliseconds, 1 to 86400000, to wait at the start for the fabric, its metadata server and its memory nodes");
 
 namespace cli {
-namespace {
-
-constexpr int64_t kMaxTimeoutMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
-
-}  // namespace
 
 krcore::Status CheckClientFlags() {
   KRCORE_RETURN_IF_ERROR(CheckControlPlane(krcore::ControlPlanes()));
-  KRCORE_RETURN_IF_ERROR(CheckRange("operation_timeout_ms", FLAGS_operation_timeout_ms, 1, kMaxTimeoutMs));
-  return CheckRange("open_timeout_ms", FLAGS_open_timeout_ms, 1, kMaxTimeoutMs);
+  KRCORE_RETURN_IF_ERROR(CheckRange("operation_timeout_ms", FLAGS_operation_timeout_ms, 1, kMaxTimeMs));
+  return CheckRange("open_timeout_ms", FLAGS_open_timeout_ms, 1, kMaxTimeMs);
 }
 
 }  // namespace cli

@@ -5,6 +5,7 @@
 
 #include <gflags/gflags.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ DECLARE_int64(operation_timeout_ms);
 DECLARE_int64(open_timeout_ms);
 
 namespace cli {
+
+// The longest time that a flag may give, a day: it fits in nanoseconds many times over.
+inline constexpr int64_t kMaxTimeMs = int64_t{24} * 3600 * 1000;
 
 // kInvalidArgument, with a message for the user: --fabric missing or malformed, --rnic not in this build,
 // --fabric_address missing where --rnic needs it, or given with --rnic_port where it does not.

@@ -18,7 +18,7 @@ DEFINE_string(fabric_address, "",
 DEFINE_string(
     rnic_port, "",
     "With --rnic=verbs: the port of the NIC, as DEVICE[:PORT[:GID_INDEX[:MTU]]], such as mlx5_0:1:3. Default: the "
-    "first active port, and of its GIDs one of RoCE v2 and IPv4 if there is one");
+    "first active port, and its GID of RoCE v2 for IPv4, if it has one");
 
 namespace cli {
 namespace {

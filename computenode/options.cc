@@ -11,7 +11,7 @@
 
 DEFINE_double(duration, 0,
               "Seconds to serve, 0 to 1000000000. 0: the property maxexecutiontime if it is set, else until "
-              "operationcount, `quit` or SIGTERM");
+              "operationcount, the end of --profile, `quit` or SIGTERM");
 DEFINE_uint64(max_failures, 0, "Stop after this many operations that failed or returned a wrong value. 0: never");
 DEFINE_string(
     worker_kind, "",

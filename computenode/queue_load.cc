@@ -107,7 +107,8 @@ void QueueLoad::Tend(int64_t now_ns) {
 const char* QueueLoad::End(int64_t now_ns, bool) {
   if (gave_up_) return kGaveUp;
   const uint64_t most_failures = options_.job.max_failures;
-  if (most_failures > 0 && CountsOf(fleet_->Records()).failed >= most_failures) return kTooManyFailures;
+  const LoadCounts counts = CountsOf(fleet_->Records());
+  if (most_failures > 0 && counts.failed + counts.mismatches >= most_failures) return kTooManyFailures;
   const bool over = queue_->Replied() >= queue_->size() && now_ns >= start_ns_ + options_.job.arrivals->end_ns;
   return over ? kFinished : nullptr;
 }

@@ -195,16 +195,15 @@ int krc_accept_start(struct krc_device *dev)
 	struct krc_acceptor *acceptor = dev->acceptor;
 	struct sockaddr_storage addr = {};
 	struct rdma_cm_id *id;
+	struct ib_cq *cq;
 	int err = krc_sockaddr(&dev->gid, krc_cm_port, &addr);
 
 	if (err)
 		return err;
-	acceptor->cq = ib_alloc_cq(dev->ib, acceptor, 1, 0, IB_POLL_DIRECT);
-	if (IS_ERR(acceptor->cq)) {
-		err = PTR_ERR(acceptor->cq);
-		acceptor->cq = NULL;
-		return err;
-	}
+	cq = ib_alloc_cq(dev->ib, acceptor, 1, 0, IB_POLL_DIRECT);
+	if (IS_ERR(cq))
+		return PTR_ERR(cq);
+	acceptor->cq = cq;
 	id = rdma_create_id(&init_net, krc_cm_passive, dev, RDMA_PS_TCP,
 			    IB_QPT_RC);
 	if (IS_ERR(id))
@@ -236,5 +235,4 @@ void krc_accept_stop(struct krc_device *dev)
 	flush_work(&acceptor->reaper);
 	if (acceptor->cq)
 		ib_free_cq(acceptor->cq);
-	acceptor->cq = NULL;
 }

@@ -50,7 +50,7 @@ struct krc_stats {
 #define KRC_STAT(name) atomic64_t name;
 	KRC_STATS(KRC_STAT)
 #undef KRC_STAT
-	atomic64_t unmapped;	/* not shown: regions that software DC cannot reach */
+	atomic64_t unmapped;	/* regions that software DC cannot reach; shown with its counters */
 };
 
 /* Where a host has its table of records, see meta.h. */

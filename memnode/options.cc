@@ -26,7 +26,7 @@ DEFINE_bool(clean, false, "Remove what stopped or killed programs left of the fa
 DEFINE_int32(drain, 0,
              "The id, 1 to 255, of a memory node to empty, so that it can be stopped without loss. The store stays in "
              "use meanwhile. Exits when the node is empty");
-DEFINE_int32(undrain, 0, "The id, 1 to 255, of a drained or draining memory node to take back into use. Exits then");
+DEFINE_int32(undrain, 0, "The id, 1 to 255, of a drained or draining memory node to take back into use. Then exits");
 
 namespace memnode {
 namespace {
@@ -39,7 +39,6 @@ constexpr uint64_t kPageBytes = 4096;
 // The flags of a memory node that serves.
 constexpr std::initializer_list<const char*> kServing = {"node",        "memory",      "metaserver", "hugepages",
                                                          "keep_memory", "rc_acceptor", "metrics"};
-constexpr int64_t kMaxWaitMs = int64_t{24} * 3600 * 1000;  // so that it fits in nanoseconds many times over
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -105,7 +104,7 @@ Result<Options> OptionsFromFlags() {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --clean"));
     return options;
   }
-  KRCORE_RETURN_IF_ERROR(cli::CheckRange("wait_ms", FLAGS_wait_ms, 0, kMaxWaitMs));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("wait_ms", FLAGS_wait_ms, 0, cli::kMaxTimeMs));
   options.wait_ms = FLAGS_wait_ms;
   if (cli::FlagGiven("drain")) {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"undrain"}, "has no effect with --drain"));

@@ -63,7 +63,8 @@ void AddProcess(double started_unix_s, Families* families) {
                     Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
   families->Gauge("process_resident_memory_bytes", "Resident memory of this process, shared memory included, in bytes",
                   ResidentBytes());
-  families->Gauge("process_start_time_seconds", "Start time of this process, in seconds since 1970", started_unix_s);
+  families->Gauge("process_start_time_seconds", "When this process began to serve, in seconds since 1970",
+                  started_unix_s);
 }
 
 void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families) {

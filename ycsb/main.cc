@@ -29,7 +29,7 @@ DEFINE_string(json, "", "File for a report as JSON; - is stdout. Default: no rep
 DEFINE_uint64(max_failures, 1000, "Stop after this many operations that failed or returned a wrong value. 0: never");
 DEFINE_uint32(
     latency_sampling, 1,
-    "Measure the latency of only every n-th operation of a lane, n from 1 on. All are counted. Not with --target or "
+    "Measure the latency of only every n-th operation of a lane; n is 1 or more. All are counted. Not with --target or "
     "--profile");
 DEFINE_bool(table_stats, false,
             "Also report the load factor and memory of the table at the end. Takes seconds on a large table");
@@ -67,9 +67,10 @@ Status CheckUnused(Phase phase, bool open_loop) {
 
 Result<Phase> PhaseOf(const cli::CommandLine& line) {
   if (line.arguments.size() > 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  line.arguments[1] +
-                      ": unexpected argument; unlike YCSB, no database is named here: --fabric=NAME names the store");
+    return Status(
+        StatusCode::kInvalidArgument,
+        line.arguments[1] +
+            ": unexpected argument; YCSB's name of a database has no use here: --fabric=NAME says which store");
   }
   if (line.arguments.empty()) {
     return Status(StatusCode::kInvalidArgument, "no phase given: 'ycsb load' writes the records, 'ycsb run' uses them");
@@ -96,14 +97,15 @@ cli::Program ProgramDescription() {
   program.short_options = kPropertyOptions;
   program.short_help = kPropertyHelp;
   program.max_arguments = 2;
-  program.hints = {{"threads", "use --workers=N"},
-                   {"s", "status lines are always printed; -p status.interval=SECONDS changes that, 0: none"},
-                   {"db", "--fabric=NAME names the store"},
-                   {"load", "use the command: ycsb load"},
-                   {"t", "use the command: ycsb run"},
-                   {"l", "status lines have no label"},
-                   {"jvm_args", "there is no JVM"},
-                   {"cp", "there is no JVM"}};
+  program.hints = {
+      {"threads", "use --workers=N"},
+      {"s", "status lines are printed by default; -p status.interval=SECONDS changes their interval, 0: none"},
+      {"db", "--fabric=NAME names the store"},
+      {"load", "use the command: ycsb load"},
+      {"t", "use the command: ycsb run"},
+      {"l", "status lines have no label"},
+      {"jvm_args", "there is no JVM"},
+      {"cp", "there is no JVM"}};
   program.examples =
       "ycsb load --fabric=demo -P ycsb/workloads/workloadc -p recordcount=1000000 --workers=2\n"
       "ycsb run --fabric=demo -P ycsb/workloads/workloadc -p operationcount=5000000 --workers=2\n"

@@ -337,15 +337,9 @@ Status StartRefused(int errnum, const std::string& what) {
 
 Status MemoryRefused(const std::string& what) { return Status::FromErrno(ENOMEM, what); }
 
-namespace {
-
-constexpr size_t kMaxBytes = size_t{1} << 46;  // more than a process can map
-
-}  // namespace
-
 Result<std::unique_ptr<Pages>> Pages::Map(size_t length, Use use) {
   if (use == Use::kDense) KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
-  if (length > kMaxBytes) return Status::FromErrno(ENOMEM, "mmap of " + std::to_string(length) + " bytes");
+  if (length > kMaxMemoryBytes) return Status::FromErrno(ENOMEM, "mmap of " + std::to_string(length) + " bytes");
   const bool huge = length >= kHugePageBytes;
   const size_t mapped = huge ? length + kHugePageBytes : length;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (use == Use::kSparse ? MAP_NORESERVE : 0);

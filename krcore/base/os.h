@@ -80,6 +80,7 @@ Status CheckCgroupMemory(size_t bytes, const CgroupPlaces& places = {});
 // Memory of this process, in huge pages where that helps. Any thread may call.
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+inline constexpr size_t kMaxMemoryBytes = size_t{1} << 46;  // more than a process can map
 
 // Zeroed anonymous memory. From 2 MiB up it begins at a multiple of a huge page.
 class Pages {

@@ -17,8 +17,6 @@ namespace {
 // too.
 constexpr size_t kOwnPayloadBytes = queue::kOwnBytes - sizeof(Header);
 
-constexpr int64_t kCloseNs = 1'000'000'000;  // longer than a NIC's transport retries
-
 }  // namespace
 
 // ---- opening
@@ -291,23 +289,19 @@ Channel::~Channel() {
     pool_.AddWork(this);  // also if Open failed before it added it
     const Deadline deadline = Deadline::After(pool_.node().clock(), kCloseNs);
     (void)verbs_.WaitFor([this] { return dead_ || (in_flight_ == 0 && !verbs_.under_way()); }, deadline);
-    // If Open failed. After it the receiver, if the place is the receiver's, is told that nothing will come.
+    // Open has failed. If the place is the receiver's after this, the receiver is told below that nothing will come.
     if (!place_.introduced() && !dead_ && !verbs_.under_way()) {
       place_.EndUnintroduced(deadline);
       next_ = released_ = place_.first_number();
     }
-    if (doubt_from_ == kNone && to_void_.empty()) {
-      held_.AppendNumbersTo(&to_void_);
-    } else {
-      (void)verbs_.WaitFor([this] { return dead_ || !HasDoubt(); }, deadline);
-      held_.AppendNumbersTo(&to_void_);
-    }
+    (void)verbs_.WaitFor([this] { return dead_ || !HasDoubt(); }, deadline);
+    held_.AppendNumbersTo(&to_void_);
     closing_ = place_.introduced();
     back_off_.Resume();
     (void)verbs_.WaitFor([this] { return dead_ || closed_ || !closing_; }, deadline);
   }
   pool_.RemoveWork(this);
-  if (verbs_.under_way()) verbs_.WaitForEnd();
+  verbs_.WaitForEnd();
   owner_.own_wrs = nullptr;
 }
 

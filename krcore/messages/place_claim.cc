@@ -12,8 +12,7 @@ using queue::QueueStanding;
 
 namespace {
 
-constexpr int64_t kCloseNs = 1'000'000'000;  // longer than a NIC's transport retries
-constexpr uint32_t kMaxSpins = 1u << 16;     // bound of a wait whose clock stands still
+constexpr uint32_t kMaxSpins = 1u << 16;  // bound of a wait whose clock stands still
 
 }  // namespace
 

@@ -20,6 +20,9 @@
 
 namespace krcore::messages {
 
+// How long the end of a channel waits for what is under way: longer than a NIC's transport retries.
+inline constexpr int64_t kCloseNs = 1'000'000'000;
+
 // A port of a peer.
 struct RemotePort {
   RemotePort(std::shared_ptr<const peers::Peer> at, Port number, const PortInfo& record)

@@ -73,8 +73,8 @@ class PhysicalQueues {
 
   // ---- what is staged
   bool any_staged() const { return state_.staged_count != 0; }
-  // Calls `what` for each queue that may have something staged, which returns how many WRs it completed. Keeps those on
-  // the list that have something left because they are blocked or broken.
+  // Calls `what`, which returns how many WRs it completed, for each queue that may have something staged. Queues that
+  // are blocked or broken, and so have something left, stay on the list.
   template <typename Do>
   size_t AtStaged(Do what) {
     size_t completed = 0;
@@ -109,7 +109,7 @@ class PhysicalQueues {
     return std::any_of(state_.staged.get(), state_.staged.get() + state_.staged_count,
                        [](const PhysicalQueue* queue) { return queue->BrokenByOthers() && queue->has_staged(); });
   }
-  // Stops the queues of which that is so. Returns whether there are any.
+  // Stops the DC initiators that StagedBehindOthersFault means. Returns whether there are any.
   bool StopWhatOthersBroke() {
     bool any = false;
     for (PhysicalQueue* queue : dc()) {

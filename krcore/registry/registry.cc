@@ -43,7 +43,8 @@ Result<std::unique_ptr<Node>> OpenNode(std::string_view control_plane, const Nod
     if (control_plane == plane.name) return plane.open(options, std::move(done));
     known += (known.empty() ? "" : ", ") + std::string(plane.name);
   }
-  return Status(StatusCode::kInvalidArgument, "no control plane '" + std::string(control_plane) + "': " + known);
+  return Status(StatusCode::kInvalidArgument,
+                "no control plane '" + std::string(control_plane) + "'; there are: " + known);
 }
 
 }  // namespace krcore

@@ -1,4 +1,4 @@
-// What the verbs refuse at once: a malformed request, a wrong state, attributes of an object that cannot be. It is in
+// What the verbs refuse at once: a malformed request, a wrong state, attributes that no object can have. It is in
 // one place, so that no provider takes what another refuses. Everything else is found while the request executes
 // (rnic.h, Qp::PostSend).
 #ifndef KRCORE_RNIC_REQUEST_FORM_H_
@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "krcore/base/os.h"
 #include "krcore/base/word_pair.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/sdc/types.h"
@@ -66,14 +67,14 @@ inline Status CheckRegistration(const void* addr, size_t length, uint32_t access
 
 inline Status CheckMemoryLength(size_t length) {
   if (length == 0) return {StatusCode::kInvalidArgument, "memory of 0 bytes"};
-  if (length <= size_t{1} << 46) return {};
+  if (length <= kMaxMemoryBytes) return {};
   return {StatusCode::kOutOfMemory, "memory of " + std::to_string(length) + " bytes is more than this machine has"};
 }
 
-// Of memory without a name it is empty.
+// The empty name, of memory without one, passes.
 Status CheckMemoryName(const std::string& name);
 
-// Of the fabric's records. The name's have a NUL in it.
+// Of the fabric's records. A name's bytes include its NUL.
 inline constexpr size_t kRecordNameBytes = 16;
 inline constexpr size_t kRecordValueBytes = 112;
 Status CheckRecordName(const std::string& name);

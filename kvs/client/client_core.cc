@@ -152,7 +152,10 @@ ClientCore::~ClientCore() {
   for (uint32_t idle = 0; HasOwnWork();) PollOrIdle(&idle);
   Registrar& registrar = epochs_.registrar;
   if (registrar.registered()) SayGoodbye();
-  if (registrar.registered()) farewell_ = {&common_.store.held_entries, Abandon{registrar.entry()}};
+  if (registrar.registered()) {
+    farewell_.held = &common_.store.held_entries;
+    farewell_.entry = registrar.entry();
+  }
   // If the client may have been expelled, its memory is not passed on: sweeping finds it.
   const Registration& registration = epochs_.registration;
   const bool may_be_expelled =

@@ -112,13 +112,18 @@ class ClientCore final : public Client {
   // ---- table_stats.cc
   Task<Result<TableStats>> CollectTableStats();
 
-  // Its end, if it is not null, leaves the client's entry to the store's other clients. It comes first, so that it is
-  // destroyed last: by then nothing that this client posted can execute any more.
-  struct Abandon {
+  // Leaves the client's entry, if it has one to leave, to the store's other clients.
+  struct Farewell {
+    HeldEntries* held = nullptr;
     ClaimedEntry entry;
-    void operator()(HeldEntries* held) const { held->Abandon(entry); }
+    Farewell() = default;
+    Farewell(const Farewell&) = delete;
+    Farewell& operator=(const Farewell&) = delete;
+    ~Farewell() {
+      if (held != nullptr) held->Abandon(entry);
+    }
   };
-  std::unique_ptr<HeldEntries, Abandon> farewell_;
+  Farewell farewell_;  // first, so that it is destroyed last: then nothing that this client posted executes any more
   StoreCore& store_;
   const ClientOptions options_;
   const std::unique_ptr<krcore::Node> own_node_;  // null: shared with the store's other clients

@@ -47,6 +47,7 @@ uint64_t Checksum(const std::byte* block, uint64_t content_bytes) {
 
 static_assert(sizeof(Hasher::Secret) >= XXH3_SECRET_SIZE_MIN);
 
+// The whole secret comes from the seed: of XXH3's own seed of 64 bits, the words of the secret differ by known amounts.
 // This does not use XXH3_generateSecret: its result may differ between versions of the library, and all programs of one
 // store must agree on the secret.
 Hasher::Hasher(const HashSeed& seed) : seed_(seed) {

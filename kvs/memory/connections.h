@@ -118,7 +118,8 @@ class Batch {
   friend class Connections;
   template <size_t kCount>
   inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
-  // Adds a verb that cannot go now: it is refused, or waits for room.
+  // Adds a verb that cannot go now: it is refused, or waits for room. (By value, so that callers can keep a verb in
+  // registers.)
   void AddLater(krcore::NodeId node, Verb verb);
   void Fail(krcore::NodeId node, Outcome outcome) {
     if (outcome_ == Outcome::kOk) failed_nodes_.clear();
@@ -242,7 +243,7 @@ class Connections {
   friend class Batch;
   // Ends a part of the batch. If it was the last one, the coroutine that waits goes on.
   void EndPart(RunQueue& run_queue, Batch& batch);
-  struct alignas(64) Peer {
+  struct alignas(64) Peer {  // so that an index becomes an address by a shift
     std::unique_ptr<krcore::VirtualQueue> queue;
     std::unique_ptr<Outbox> outbox;
     uint64_t base = 0;  // of the pool region, in the node's address space

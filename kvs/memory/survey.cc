@@ -83,8 +83,8 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   return view;
 }
 
-Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::vector<ChunkWord>* words) {
-  if (words != nullptr) words->clear();
+Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::vector<ChunkWord>* chunk_words) {
+  if (chunk_words != nullptr) chunk_words->clear();
   Superblock super;
   KRCORE_RETURN_IF_ERROR(pool_->Connect(node, deadline, &super));
   PoolUse use;
@@ -94,8 +94,8 @@ Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::ve
     const uint64_t window = std::min(kWindow, super.chunks - begin);
     KRCORE_RETURN_IF_ERROR(pool_->Read(ChunkWordOffset(begin), window * sizeof(ChunkWord), deadline));
     for (uint64_t i = 0; i < window; ++i) {
-      Count(ChunkWord(this->words()[i]), &use);
-      if (words != nullptr) words->emplace_back(this->words()[i]);
+      Count(ChunkWord(words()[i]), &use);
+      if (chunk_words != nullptr) chunk_words->emplace_back(words()[i]);
     }
   }
   return use;

@@ -81,9 +81,9 @@ class Survey {
   // The same for a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
-  // `words`: null, or filled with the words of the node's chunks.
+  // `chunk_words`: null, or filled with the words of the node's chunks.
   krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
-                                   std::vector<ChunkWord>* words = nullptr);
+                                   std::vector<ChunkWord>* chunk_words = nullptr);
   // Returns what the table names in each chunk; reads all subtables for that. kTimeout.
   krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
 

@@ -399,8 +399,6 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
 Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   KVS_CO_RETURN_UNLESS_OK(co_await table_.finder.ReadBlock(op_, slot));
   const BlockView block = op_.scan.block;
-  // Also where the checksum does not count (Mutation::kNoChecksum): what follows relies on the lengths.
-  if (slot.length_units() != kLargeBlock && block.bytes() > FirstReadBytes(slot)) co_return Step::kRestart;
   const uint64_t content_bytes = block.bytes();
   Extent copy{
       .address = {}, .bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes), .birth = epochs_.home.epoch()};

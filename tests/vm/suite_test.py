@@ -16,7 +16,7 @@ PROGRAMS = {
              "rnic_verbs_words_test"],
     "krcore": ["krcore_verbs_test"],
 }
-# What else has to end well in the suite's guest, from the programs' folder.
+# What else has to end well in the suite's guest, from the folder bin next to that of the tests.
 ALSO = {"rnic": ["example_rnic_cc --verbs"], "krcore": []}
 LIMIT_S = 600
 IMPOSSIBLE = 77

@@ -346,7 +346,7 @@ TEST(ProgramErrors, NameTheFlagAndTheWayOut) {
              "give operationcount or maxexecutiontime"},
         Case{{"run", "redis", "--fabric=x", "-P", c}, 2, "redis: unexpected argument"},
         Case{{"run", "--fabric=x", "-P", c, "-threads", "8"}, 2, "unknown flag -threads: use --workers=N"},
-        Case{{"run", "-s", "--fabric=x", "-P", c}, 2, "unknown flag -s: status lines are always printed"},
+        Case{{"run", "-s", "--fabric=x", "-P", c}, 2, "unknown flag -s: status lines are printed by default"},
         Case{{"run", "-db", "x", "--fabric=x", "-P", c}, 2, "unknown flag -db: --fabric=NAME names the store"},
         Case{{"run", "-jvm-args=-Xmx1g", "--fabric=x", "-P", c}, 2, "there is no JVM"},
         Case{{"run", "--fabric=x", "-P", c, "-p", "workload=site.ycsb.workloads.RestWorkload"}, 1, "only CoreWorkload"},

@@ -32,7 +32,6 @@ Result<std::unique_ptr<Memory>> VerbsMemory::Allocate(size_t length, const Alloc
   KRCORE_RETURN_IF_ERROR(CheckMemoryLength(length));
   if (!options.name.empty())
     return Status(StatusCode::kUnsupported, "memory that outlives its process is not offered by provider verbs");
-  KRCORE_RETURN_IF_ERROR(CheckCgroupMemory(length));
   size_t mapped = length;
   if (length >= kHugePageBytes) {
     mapped = (length + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
@@ -60,7 +59,8 @@ Status VerbsMemory::CollapseToHugePages(size_t offset, size_t length) {
 
 Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Allocate(ibv_pd* pd, size_t length, const char* what) {
   auto memory = Pages::Map(length);
-  if (!memory.ok()) return memory.status();
+  if (!memory.ok())
+    return Status(memory.status().code(), "cannot allocate " + std::string(what) + ": " + memory.status().ToString());
   ibv_mr* const mr = ibv_reg_mr(pd, (*memory)->bytes().data(), length, int{IBV_ACCESS_LOCAL_WRITE});
   if (mr == nullptr) return FailedCall(errno, std::string("register ") + what);
   return std::unique_ptr<RegisteredPages>(new RegisteredPages(*std::move(memory), mr));
