@@ -315,7 +315,7 @@ void BM_AddressCacheThatIsOff(benchmark::State& state) {
   for (auto _ : state) {
     cache.Count(*krcore::RealClock());
     benchmark::DoNotOptimize(cache.Lookup(hash));
-    cache.Learn(hash++, kvs::Slot::Free());
+    cache.Learn(hash++, kvs::Slot());
   }
 }
 BENCHMARK(BM_AddressCacheThatIsOff);

@@ -130,6 +130,7 @@ class ClientCore final : public Client {
   mutable ClientStats stats_;                     // stats() adds what the pool of connections counts
   ClientTimes times_;
   std::minstd_rand random_;
+  Nonces nonces_;
   Connections connections_;
   const std::unique_ptr<krcore::Region> arena_;  // what is posted from and read into, except large blocks
   const Common common_;

@@ -3,6 +3,7 @@
 #define KVS_EPOCHS_COMMON_H_
 
 #include <array>
+#include <atomic>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
+#include "kvs/memory/mutation.h"
 #include "kvs/task.h"
 
 namespace kvs {
@@ -67,7 +69,32 @@ class ChunkAges {
   std::array<std::vector<Seen>, krcore::kMaxMemoryNode + 1> seen_;  // guarded by mutex_
 };
 
-// An entry of the home's client table, and the word that names its owner.
+// Nonces: what tells words apart that would come back otherwise: those of FREE slots, and of empty evacuation slots. It
+// is SplitMix64 (Steele, Lea, Flood, OOPSLA'14). Each client has a sequence of its own, which follows from its process,
+// named by node and incarnation, and its number among the clients of its Store.
+//
+// A slot that becomes FREE gets the very word that somebody still expects there with a probability of 2^-53. If slots
+// became FREE a million times a second while somebody expects an earlier word of them, that would happen once in 285
+// years.
+//
+// Thread safety: the client's thread.
+class Nonces {
+ public:
+  Nonces(krcore::NodeId node, uint32_t incarnation, uint64_t client)
+      : state_(Mixed(uint64_t{node} << 32 | incarnation) + client), step_(Mixed(~state_) | 1) {}
+  uint64_t Next() { return Mixed(state_ += step_); }
+
+ private:
+  static constexpr uint64_t Mixed(uint64_t bits) {
+    bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9;
+    bits = (bits ^ bits >> 27) * 0x94d049bb133111eb;
+    return bits ^ bits >> 31;
+  }
+  uint64_t state_;
+  const uint64_t step_;  // odd, so that all 2^64 states come before one comes again
+};
+
+// An entry of the home's client table, and the word with which it was claimed.
 struct ClaimedEntry {
   uint32_t index = 0;
   uint64_t owner = 0;
@@ -131,6 +158,7 @@ struct StoreShape {
 struct StoreState {
   HeldEntries held_entries;
   ChunkAges chunk_ages;
+  std::atomic<uint64_t> clients = 0;  // made so far; it pairs with nothing: each client only needs another number
 };
 
 struct Common {
@@ -141,6 +169,10 @@ struct Common {
   std::minstd_rand& random;
   const StoreShape& shape;
   StoreState& store;
+  Nonces& nonces;
+
+  // What a slot that was in use becomes when it becomes FREE.
+  Slot NewFree() const { return Slot::Free(Mutated(Mutation::kFreeRepeats) ? 0 : nonces.Next()); }
 };
 
 // The base of a client's parts. They refer to each other, so none is copied.

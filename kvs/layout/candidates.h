@@ -105,7 +105,7 @@ inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets
 }
 
 inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) {
-  static_assert(Slot::Free().WithState(static_cast<SlotState>(7)).word() == 0x38);
+  static_assert(Slot::Fresh().WithState(static_cast<SlotState>(7)).word() == 0x38);
   return internal::CompareSlots(buckets, 0, [](__m128i left, __m128i right) {
     return _mm_and_si128(internal::Halves<0>(left, right), _mm_set1_epi32(0x38));
   });

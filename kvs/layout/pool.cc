@@ -143,7 +143,7 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
     const uint64_t chunk = first + i / per_chunk;
     const uint64_t offset = chunk * super.chunk_bytes + (i % per_chunk) * geometry.bytes();
     FormatSubtable(pool.subspan(offset, geometry.bytes()), geometry,
-                   BucketHeader(options.initial_depth, static_cast<uint32_t>(i), 0), Slot::Free());
+                   BucketHeader(options.initial_depth, static_cast<uint32_t>(i), 0), Slot::Fresh());
     directory[i] = DirectoryEntry::Make({super.node, offset}, options.initial_depth, DirectoryState::kNormal, 1).word();
     ChunkWordOf(pool, chunk) = ChunkWord::Make(ChunkKind::kTables, static_cast<uint32_t>(i % per_chunk + 1), 0);
   }

@@ -89,7 +89,11 @@ struct GlobalAddress {
 
 // ---- the slot: fingerprint 8 | length 8 | node 8 | offset 34 | state 3 | version 3
 
-// docs/protocol.md ("Slots") has the states and who may change them. The word of a FREE slot, and a fresh one, is 0.
+// docs/protocol.md ("Slots") has the states and who may change them. Which words may come back, and why nobody expects
+// them then, is in "Words that come back" there.
+//
+// Nothing relies on the version of a VAL or FRZ slot: its block is pinned while somebody may expect the word. That of
+// an INS slot counts how often its inserter has begun with the same block, because a killed one begins again.
 enum class SlotState : uint8_t {
   kFree = 0,
   kIns = 1,   // tentative insert: invisible to readers, confirmed by its owner only, killed by anyone
@@ -109,7 +113,11 @@ class Slot {
     return Slot(uint64_t{fingerprint} << 56 | uint64_t{length_units} << 48 | uint64_t{block.node & 0xff} << 40 |
                 (block.offset / kUnitBytes) << 6 | uint64_t{static_cast<uint8_t>(state)} << 3 | (version & 7u));
   }
-  static constexpr Slot Free() { return Slot(0); }
+  // The FREE slot of a fresh table or a merged one, and what PEND becomes.
+  static constexpr Slot Fresh() { return Slot(0); }
+  // Any other FREE slot. 53 of the bits of `nonce` tell it from others. The fingerprint is 0, so that a FREE slot
+  // matches no more keys than a fresh one.
+  static constexpr Slot Free(uint64_t nonce) { return Slot(nonce & kNonceMask); }
   static constexpr Slot Pend() { return Slot(uint64_t{static_cast<uint8_t>(SlotState::kPend)} << 3); }
 
   constexpr uint64_t word() const { return word_; }
@@ -117,6 +125,7 @@ class Slot {
   constexpr uint8_t fingerprint() const { return static_cast<uint8_t>(word_ >> 56); }
   constexpr uint8_t length_units() const { return static_cast<uint8_t>(word_ >> 48); }
   constexpr uint8_t version() const { return word_ & 7; }
+  constexpr bool free() const { return state() == SlotState::kFree; }
   constexpr GlobalAddress block() const {
     return {static_cast<krcore::NodeId>(word_ >> 40 & 0xff),
             (word_ >> 6 & ((uint64_t{1} << kOffsetBits) - 1)) * kUnitBytes};
@@ -132,9 +141,13 @@ class Slot {
   friend constexpr bool operator==(Slot, Slot) = default;
 
  private:
+  static constexpr uint64_t kNonceMask = 0x00ff'ffff'ffff'ffc7;
   uint64_t word_ = 0;
 };
 static_assert(sizeof(Slot) == 8);
+static_assert(Slot::Fresh().free() && Slot::Free(~uint64_t{0}).free() && Slot::Free(~uint64_t{0}).fingerprint() == 0);
+
+inline constexpr uint32_t kTentativeWords = 8;  // versions: how often an inserter may begin with one block
 
 inline constexpr uint8_t kLargeBlock = 0;  // length_units of a block of more than 255 units: its header has the length
 inline constexpr uint32_t kMaxSmallBlockBytes = 255 * kUnitBytes;

@@ -30,7 +30,7 @@ void AddressCache::MakeTable() {
 }
 
 void AddressCache::Store(uint64_t hash, Slot value) {
-  if (value.length_units() == kLargeBlock && value != Slot::Free()) return;  // it takes more than one READ anyway
+  if (value.length_units() == kLargeBlock && !value.free()) return;  // it takes more than one READ anyway
   if (table_ == nullptr) [[unlikely]] {
     MakeTable();
     if (table_ == nullptr) return;
@@ -38,12 +38,12 @@ void AddressCache::Store(uint64_t hash, Slot value) {
   auto& entries = table_[hash >> 20 & (sets_ - 1)].entries;
   for (auto& entry : entries) {
     if (entry.hash == hash) {
-      entry.word = value.word();
+      entry.word = value.free() ? 0 : value.word();
       return;
     }
   }
   // The last entry goes. An entry that is asked for again moves forward, so keys met once do not drive out hot ones.
-  if (value != Slot::Free()) entries.back() = {hash, value.word()};
+  if (!value.free()) entries.back() = {hash, value.word()};
 }
 
 void AddressCache::Warm() {

@@ -40,7 +40,7 @@ class AddressCache {
   }
   // The VAL word that the key's slot held last time, FREE if nothing is known. `hash`: KeyHash::h1.
   Slot Lookup(uint64_t hash) {
-    if (!speculating_) return Slot::Free();
+    if (!speculating_) return {};
     return Find(hash);
   }
   // A reader found this value.
@@ -104,13 +104,13 @@ class AddressCache {
 };
 
 inline Slot AddressCache::Find(uint64_t hash) {
-  if (table_ == nullptr) return Slot::Free();
+  if (table_ == nullptr) return {};
   auto& entries = table_[hash >> 20 & (sets_ - 1)].entries;
   for (uint32_t i = 0; i < kWays; ++i) {
     if (entries[i].hash != hash) continue;
     const Slot found(entries[i].word);
     if (i > 0) std::swap(entries[i], entries[i - 1]);
-    if (found != Slot::Free()) {
+    if (!found.free()) {
       ++speculations_;
       ++stats_.cache_speculations;
       return found;
@@ -118,7 +118,7 @@ inline Slot AddressCache::Find(uint64_t hash) {
     break;
   }
   ++stats_.cache_misses;
-  return Slot::Free();
+  return {};
 }
 
 }  // namespace kvs

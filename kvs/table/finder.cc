@@ -64,9 +64,9 @@ bool Finder::IsGuessRight(Operation& op) {
 // Returns the guess if it is usable. It must be on the table's queue, because otherwise its READ would not be ordered
 // after that of the slots. It must lie within the pool, which may be a different one than when the guess was learnt.
 Slot Finder::UsableGuess(Slot guess, krcore::NodeId node) const {
-  const bool usable = guess != Slot::Free() && guess.block().node == node &&
+  const bool usable = !guess.free() && guess.block().node == node &&
                       guess.block().offset + FirstReadBytes(guess) <= common_.connections.PoolBytes(node);
-  return usable ? guess : Slot::Free();
+  return usable ? guess : Slot();
 }
 
 Step Finder::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess) {
@@ -80,7 +80,7 @@ Step Finder::BeginScan(Operation& op, Batch& batch, uint32_t states, Slot guess)
   if (!common_.connections.Reach(node)) return Step::kUnavailable;
   ReadBuckets(op, batch);
   scan.guess = UsableGuess(guess, node);
-  if (scan.guess != Slot::Free()) batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
+  if (!scan.guess.free()) batch.Read(guess.block(), op.buffers->match.data(), FirstReadBytes(guess));
   return Step::kRun;
 }
 
@@ -91,7 +91,7 @@ Step Finder::GoOnScan(Operation& op, Batch& batch) {
       if (AskForOnlyMatch(op, batch)) [[likely]]
         return Step::kRun;
       PlanMatches(op);
-      if (scan.guess != Slot::Free() && IsGuessRight(op)) return Step::kOk;
+      if (!scan.guess.free() && IsGuessRight(op)) return Step::kOk;
       return ReadMatches(op, batch);
     case Scan::Reading::kOnlyBlock:
       if (IsOnlyMatchRight(op)) [[likely]]

@@ -52,7 +52,7 @@ class Finder : private Part {
   // Call it when what was asked for has arrived. kRun: more has been asked for.
   Step GoOnScan(Operation& op, Batch& batch);
   // Does the same as a coroutine, for callers that scan rarely.
-  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = Slot::Free());
+  Task<Step> ScanTable(Operation& op, TableRef table, uint32_t states, Slot guess = {});
   // Asks for the two combined buckets of the operation's table.
   inline static void ReadBuckets(Operation& op, Batch& batch);
   // Chooses, from the buckets that were read, the candidates whose blocks must be read. Each is read at most once.
@@ -93,7 +93,7 @@ inline void Finder::ReadBuckets(Operation& op, Batch& batch) {
 // The usual case: exactly one candidate matches, it is a value whose length is known, and there is no guess or
 // stranger. The scan must be for values.
 inline bool Finder::FindOnlyMatch(const Operation& op, uint32_t* candidate) {
-  if (op.scan.guess != Slot::Free() || op.strangers != 0) return false;
+  if (!op.scan.guess.free() || op.strangers != 0) return false;
   const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
   if (matches == 0 || (matches & (matches - 1)) != 0) return false;  // has_single_bit is a call without popcnt
   *candidate = static_cast<uint32_t>(std::countr_zero(matches));

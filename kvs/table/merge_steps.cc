@@ -47,7 +47,7 @@ class MergedImage {
 
 MergedImage::MergedImage(std::span<std::byte> out, const SubtableGeometry& geometry, BucketHeader header)
     : out_(out), geometry_(geometry) {
-  FormatSubtable(out, geometry, header, Slot::Free());
+  FormatSubtable(out, geometry, header, Slot::Fresh());
 }
 
 void MergedImage::Add(std::span<const std::byte> frozen) {
@@ -73,12 +73,12 @@ bool MergedImage::Place(Slot slot, const KeyHash& hash) {
 }
 
 bool MergedImage::PlaceInBucket(uint32_t bucket, Slot value, uint32_t preferred) {
-  if (SlotAt(preferred) == Slot::Free()) {
+  if (SlotAt(preferred).free()) {
     SlotAt(preferred) = value;
     return true;
   }
   for (uint32_t s = bucket * kSlotsPerBucket; s < (bucket + 1) * kSlotsPerBucket; ++s) {
-    if (!(SlotAt(s) == Slot::Free())) continue;
+    if (!SlotAt(s).free()) continue;
     SlotAt(s) = value;
     return true;
   }
@@ -223,11 +223,11 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
   Batch& batch = workbench_.batch();
   workbench_.ReadImage(table, image);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  const auto settled = [](Slot slot) {
+  const auto is_settled = [](Slot slot) {
     switch (slot.state()) {
-      case SlotState::kVal: return Mutated(Mutation::kMergeWithoutFreeze) ? slot : slot.WithState(SlotState::kFrz);
-      case SlotState::kIns: return Mutated(Mutation::kMergeIgnoresIns) ? slot : Slot::Free();
-      default: return slot;
+      case SlotState::kVal: return Mutated(Mutation::kMergeWithoutFreeze);
+      case SlotState::kIns: return Mutated(Mutation::kMergeIgnoresIns);
+      default: return true;
     }
   };
   std::array<uint32_t, Workbench::kWindow> todo;
@@ -235,13 +235,14 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
     uint32_t count = 0;
     for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
       const Slot slot = workbench_.ImageSlot(s, image);
-      if (!(settled(slot) == slot)) todo[count++] = s;
+      if (!is_settled(slot)) todo[count++] = s;
     }
     while (count > 0) {
       for (uint32_t i = 0; i < count; ++i) {
         const Slot slot = workbench_.ImageSlot(todo[i], image);
-        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), settled(slot).word(),
-                          &workbench_.words().cas[i]);
+        const Slot now = slot.state() == SlotState::kVal ? slot.WithState(SlotState::kFrz) : common_.NewFree();
+        workbench_.words().slots[i] = now.word();
+        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), now.word(), &workbench_.words().cas[i]);
       }
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       // A lost CAS: the slot changed after it was read. Look again.
@@ -250,8 +251,8 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
         Slot& slot = workbench_.ImageSlot(todo[i], image);
         const Slot old(workbench_.words().cas[i]);
         const bool won = old == slot;
-        slot = won ? settled(slot) : old;
-        if (won || settled(slot) == slot) continue;
+        slot = won ? Slot(workbench_.words().slots[i]) : old;
+        if (is_settled(slot)) continue;
         ++common_.stats.cas_failures;
         todo[left++] = todo[i];
       }

@@ -31,7 +31,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
       if (resolved != Step::kOk) continue;
     }
     const uint32_t ins = Mutated(Mutation::kInsVisible) ? MaskOf(SlotState::kIns) : 0;
-    Step scanned = finder_.BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot::Free()));  // [Get 1]
+    Step scanned = finder_.BeginScan(op, op.batch, kReaderStates | ins, std::exchange(guess, Slot()));  // [Get 1]
     for (;;) {
       const Outcome read = co_await op.batch.Run();
       if (scanned != Step::kRun) break;

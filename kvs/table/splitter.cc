@@ -111,14 +111,14 @@ void Splitter::AskToSettle(const Migration& migration, Migrating* now) {
   uint32_t asked = 0;
   for (const uint32_t i : now->todo()) {
     const Slot slot(scratch.slots[i]);
-    now->decision[i] = Slot::Free().word();
+    now->decision[i] = Slot::Fresh().word();
     if (!slot.has_block() || (scratch.blocks[i].hash >> migration.depth & 1) == 0) continue;  // nothing moves
     if (slot.state() == SlotState::kFrz) {
       now->decision[i] = slot.WithState(SlotState::kVal).word();
       continue;
     }
     const bool is_value = slot.state() == SlotState::kVal;
-    const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Free();
+    const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : common_.NewFree();
     if (is_value) now->decision[i] = slot.word();
     if (Mutated(Mutation::kCopyWithoutFreeze) && is_value) continue;
     if (Mutated(Mutation::kMigrationIgnoresIns) && !is_value) continue;
@@ -170,9 +170,10 @@ Task<Step> Splitter::MigrateSlots(const Migration& migration, std::span<const ui
     KeepLost(&now);
   }
   for (uint32_t i = 0; Mutated(Mutation::kFrzClearedEarly) && i < slots.size(); ++i) {
-    if (now.decision[i] == Slot::Free().word()) continue;
+    if (Slot(now.decision[i]).free()) continue;
     batch.CompareSwap(At(migration.parent, SlotOffset(slots[i])),
-                      Slot(now.decision[i]).WithState(SlotState::kFrz).word(), Slot::Free().word(), &scratch.slots[i]);
+                      Slot(now.decision[i]).WithState(SlotState::kFrz).word(), common_.NewFree().word(),
+                      &scratch.slots[i]);
     (void)co_await batch.Run();
   }
   AskToDecide(migration, &now);
@@ -280,7 +281,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   if (!common_.connections.Reach(spare->node)) co_return Step::kUnavailable;
   const uint32_t depth = parent.entry.depth() + 1;
   FormatSubtable(workbench_.image(), common_.shape.geometry, BucketHeader(depth, child_index, 0),
-                 Mutated(Mutation::kChildStartsFree) ? Slot::Free() : Slot::Pend());
+                 Mutated(Mutation::kChildStartsFree) ? Slot::Fresh() : Slot::Pend());
   const GlobalAddress table =
       std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
   workbench_.WriteImage(table);
@@ -365,7 +366,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
       workbench_.AskToSwap(migration.parent, &s, slots, [&](uint32_t index) -> std::optional<Workbench::Swap> {
         const Slot slot = workbench_.ImageSlot(index);
         if (slot.state() != SlotState::kFrz) return {};
-        return Workbench::Swap{SlotOffset(index), slot.word(), Slot::Free().word()};
+        return Workbench::Swap{SlotOffset(index), slot.word(), common_.NewFree().word()};
       });
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     }

@@ -77,7 +77,7 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
     }
     write.candidate = static_cast<uint32_t>(op.scan.val);
     write.old = op.Candidate(write.candidate);
-    write.now = Replacement(write, write.old);
+    write.now = Replacement(write);
     AskToSwap(write, batch, write.old, write.now);
     ++common_.stats.write_attempts;
     write.phase = PendingWrite::Phase::kReplace;
@@ -91,9 +91,10 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   const int candidate = ChooseFreeSlot(op.scan.places, FreeSlots(op.buffers->candidates()));
   if (candidate < 0) return Step::kFull;
   write.candidate = static_cast<uint32_t>(candidate);
+  write.old = op.Candidate(write.candidate);
   const SlotState tentative = Mutated(Mutation::kInsertWithoutIns) ? SlotState::kVal : SlotState::kIns;
-  write.now = write.block.InState(tentative, op.hash.fingerprint(), 0);
-  AskToSwap(write, batch, Slot::Free(), write.now);
+  write.now = write.block.InState(tentative, op.hash.fingerprint(), static_cast<uint8_t>(write.block.tentatives++));
+  AskToSwap(write, batch, write.old, write.now);
   ++common_.stats.write_attempts;
   write.block.shown = true;
   op.own_ins = write.now.word();
@@ -105,7 +106,7 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
 // [Write 6b to 6f] The usual case: nobody else has the key, and the table is the key's.
 Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
-  if (op.buffers->cas[0] != Slot::Free().word()) return Step::kRestart;
+  if (op.buffers->cas[0] != write.old.word()) return Step::kRestart;
   if (Mutated(Mutation::kInsertWithoutIns)) {
     Inserted(write);
     return Step::kOk;
@@ -132,10 +133,10 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
 }
 
-// [Write 2] Returns what a write puts in the place of the VAL slot `old`.
-Slot Writer::Replacement(const PendingWrite& write, Slot old) {
-  if (write.kind == WriteKind::kDelete) return Slot::Free();
-  return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), static_cast<uint8_t>(old.version() + 1));
+// [Write 2] Returns what a write puts in the place of a VAL slot.
+Slot Writer::Replacement(const PendingWrite& write) const {
+  if (write.kind == WriteKind::kDelete) return common_.NewFree();
+  return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), 0);
 }
 
 // [Write 2] The CAS of the VAL slot took effect.
@@ -143,7 +144,7 @@ void Writer::Replaced(PendingWrite& write) {
   Operation& op = *write.op;
   write.block.published = true;
   RetireOld(op, write.old);
-  if (write.now == Slot::Free()) merger_.ConsiderMerge(op, op.scan.table);
+  if (write.now.free()) merger_.ConsiderMerge(op, op.scan.table);
   addresses_.Refresh(op.hash.h1, write.now);
 }
 
@@ -177,7 +178,7 @@ Task<Step> Writer::SettleWrite(PendingWrite& write) {
         write.block = {};  // a verb that names the block has an unknown outcome: nobody uses it again
         co_return Step::kRestart;
       }
-      if (op.buffers->cas[0] != Slot::Free().word()) {
+      if (op.buffers->cas[0] != write.old.word()) {
         ++common_.stats.cas_failures;
         co_return Step::kRestart;
       }
@@ -195,7 +196,7 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
   for (uint32_t looks = 0;; ++looks) {
     if (looks > 0) {
       write.old = op.Candidate(write.candidate);
-      write.now = Replacement(write, write.old);
+      write.now = Replacement(write);
       ++common_.stats.write_attempts;
       op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0]);
       outcome = co_await op.batch.Run();
@@ -273,7 +274,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
     const uint32_t rivals = op.scan.ins_count;
     for (uint32_t i = 0; i < rivals; ++i) {
       const uint32_t c = op.scan.ins[i];
-      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), Slot::Free().word(), &op.buffers->cas[i]);
+      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), common_.NewFree().word(), &op.buffers->cas[i]);
     }
     const Outcome killed = co_await op.batch.Run();
     if (killed != Outcome::kOk) co_return InDoubt(write);
@@ -329,7 +330,7 @@ Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
 
 Task<Step> Writer::AbortTentative(PendingWrite& write) {
   Operation& op = *write.op;
-  op.batch.CompareSwap(write.at(), write.now.word(), Slot::Free().word(), &op.buffers->cas[0]);
+  op.batch.CompareSwap(write.at(), write.now.word(), common_.NewFree().word(), &op.buffers->cas[0]);
   const Outcome aborted = co_await op.batch.Run();
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }
@@ -354,9 +355,9 @@ Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, S
       const Slot found(op.buffers->cas[0]);
       ++common_.stats.outcomes_looked_up;
       if (found == before) co_return Step::kRestart;
-      // A word that names this client's own block is nobody else's; a FREE word may be.
-      const bool own = after.has_block() && (found == after || found == after.WithState(SlotState::kFrz));
-      co_return own ? Step::kOk : Step::kUnavailable;
+      // The new word is nobody else's: it names this client's own block, or has a nonce.
+      const bool frozen = after.has_block() && found == after.WithState(SlotState::kFrz);
+      co_return found == after || frozen ? Step::kOk : Step::kUnavailable;
     }
     co_await epochs_.operations.Pause(
         std::max(Connections::kReconnectIntervalNs, common_.connections.NextTryNs(at.node) - common_.clock.NowNs()));

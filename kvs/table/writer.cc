@@ -98,7 +98,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   };
   bool backs_off = !write.unpublished();  // it is in another client's way
   // The guess counts only if the steps have not got so far as to use it; otherwise it was wrong.
-  Slot guess = backs_off ? Slot::Free() : addresses_.Lookup(op.hash.h1);
+  Slot guess = backs_off ? Slot() : addresses_.Lookup(op.hash.h1);
   for (;; backs_off = true) {
     if (backs_off) co_await epochs_.operations.BackOff(op);
     if (op.attempt > 0 && epochs_.operations.OutOfTime(op)) {
@@ -110,8 +110,12 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       block = {};  // it belongs to an earlier registration
     } else if (block.address.valid() && epochs_.memory->IsEvacuating(block.address)) [[unlikely]] {
       block = {};  // its chunk is being emptied, and an operation that waited does not hold that up any more
+    } else if (block.tentatives == kTentativeWords) [[unlikely]] {
+      GiveBackUnused(write);
+      block = {};
     }
     if (has_block && !block.address.valid()) {
+      const uint32_t attempt = op.attempt, waits = op.waits;
       Step prepared = PlaceBlock(write);
       if (prepared == Step::kRun)
         prepared = co_await epochs_.allocator.Allocate(op, block.bytes, block.preferred, &block.address);
@@ -124,7 +128,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         break;
       }
       if (prepared != Step::kOk) continue;
-      op.attempt = op.waits = 0;  // waiting for memory is no sign of contention
+      op.attempt = attempt, op.waits = waits;  // waiting for memory is no sign of contention
       op.room_wait.begun = false;
     }
     TableRef table;
@@ -140,7 +144,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       result = common_.connections.UnavailableStatus("writing a block");
       break;
     }
-    const Step scanned = co_await finder_.ScanTable(op, table, kReaderStates, std::exchange(guess, Slot::Free()));
+    const Step scanned = co_await finder_.ScanTable(op, table, kReaderStates, std::exchange(guess, Slot()));
     if (fails(scanned, "scanning a subtable")) break;
     block.written = true;
     block.in_doubt = false;
@@ -222,7 +226,8 @@ Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
   }
   if (op.attempt >= kStarvedAttempts && count > 0) {
     const uint32_t victim = victims[common_.random() % count];
-    op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), Slot::Free().word(), &op.buffers->cas[0]);
+    op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), common_.NewFree().word(),
+                         &op.buffers->cas[0]);
     const Outcome killed = co_await op.batch.Run();
     co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
   }

@@ -31,6 +31,7 @@ struct NewBlock {
   const std::byte* local = nullptr;
   uint32_t lkey = 0;
   krcore::NodeId preferred = krcore::kNoNode;  // the node that it should be on
+  uint32_t tentatives = 0;                     // how often it was to be in a tentative slot, kTentativeWords at most
   bool written = false;                        // the WRITE has completed
   bool shown = false;                          // it was in a slot, if only tentatively: others may be reading it
   bool published = false;                      // it is in a VAL slot
@@ -135,7 +136,7 @@ class Writer : private Part {
   Step Publish(PendingWrite& write, Batch& batch);
   Step LookBehindTentative(PendingWrite& write, Batch& batch);
   static void AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
-  static Slot Replacement(const PendingWrite& write, Slot old);
+  Slot Replacement(const PendingWrite& write) const;
   void Replaced(PendingWrite& write);
   void Inserted(PendingWrite& write);
   Task<Step> ReplaceAfterAll(PendingWrite& write, Outcome outcome);

@@ -376,7 +376,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
-      op_.batch.CompareSwap(at, slot.word(), Slot::Free().word(), &op_.buffers->cas[0]);
+      op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0]);
       KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
       continue;
     }
@@ -411,8 +411,7 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, slot.block().node, &copy.address));
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address,
-                              static_cast<uint8_t>(slot.version() + 1));
+  const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address, 0);
   uint64_t& old = op_.buffers->cas[0];
   if (Mutated(Mutation::kMoveByWrite)) {
     op_.buffers->cas[1] = now.word();

@@ -128,12 +128,12 @@ class AddressCacheAlone : public ::testing::Test {
       const uint64_t hash = key * 0x9e3779b97f4a7c15;
       cache_.Count(clock_);
       const Slot guess = cache_.Lookup(hash);
-      if (guess != Slot::Free() && random_() % 100 >= load.stale_percent) {
+      if (guess != Slot() && random_() % 100 >= load.stale_percent) {
         ASSERT_EQ(guess, SlotOf(key));
         cache_.CountHit();
         clock_.Advance(load.hit_ns);
       } else {
-        clock_.Advance(guess == Slot::Free() ? load.unknown_ns : load.stale_ns);
+        clock_.Advance(guess == Slot() ? load.unknown_ns : load.stale_ns);
       }
       cache_.Learn(hash, SlotOf(key));
     }
@@ -189,7 +189,7 @@ TEST_F(AddressCacheAlone, HotKeysSurviveManyColdOnes) {
     cache_.Learn(cold * 0x9e3779b97f4a7c15, SlotOf(cold));
     const uint64_t hot = cold % 100;
     for (int i = 0; i < 2; ++i) {
-      if (cache_.Lookup(hot * 0x9e3779b97f4a7c15) == Slot::Free()) ++lost;
+      if (cache_.Lookup(hot * 0x9e3779b97f4a7c15) == Slot()) ++lost;
     }
     cache_.Learn(hot * 0x9e3779b97f4a7c15, SlotOf(hot));
   }
@@ -203,7 +203,7 @@ TEST_F(AddressCacheAlone, WithoutEntriesDoesNothing) {
     none.Count(clock_);
     none.Learn(1, SlotOf(1));
     none.Refresh(1, SlotOf(1));
-    ASSERT_EQ(none.Lookup(1), Slot::Free());
+    ASSERT_EQ(none.Lookup(1), Slot());
   }
   EXPECT_EQ(stats_.cache_misses, 0u);
   EXPECT_EQ(clock_.looks(), 0u);

@@ -36,11 +36,23 @@ TEST(Slot, KeepsEveryFieldAtItsExtremes) {
   EXPECT_EQ(slot.WithState(SlotState::kVal).WithState(SlotState::kFrz), slot);
 }
 
-TEST(Slot, FreeIsTheZeroWordSoFreshMemoryIsFree) {
-  EXPECT_EQ(Slot::Free().word(), 0u);
+TEST(Slot, AFreshOneIsTheZeroWordSoFreshMemoryIsFree) {
+  EXPECT_EQ(Slot::Fresh().word(), 0u);
   EXPECT_EQ(Slot(0).state(), SlotState::kFree);
   EXPECT_FALSE(Slot::Pend().has_block());
   EXPECT_NE(Slot::Pend().word(), 0u);
+}
+
+TEST(Slot, AFreeOneKeepsFiftyThreeBitsOfItsNonceAndNoFingerprint) {
+  std::set<uint64_t> words;
+  for (int bit = 0; bit < 64; ++bit) {
+    const Slot slot = Slot::Free(uint64_t{1} << bit);
+    EXPECT_TRUE(slot.free());
+    EXPECT_EQ(slot.fingerprint(), 0);
+    EXPECT_FALSE(slot.has_block());
+    if (slot != Slot::Fresh()) words.insert(slot.word());
+  }
+  EXPECT_EQ(words.size(), 53u);
 }
 
 TEST(BucketHeader, FitsExactlyTheKeysOfItsSuffix) {
@@ -274,12 +286,12 @@ TEST(Pool, OfAnotherVersionOrWithUnknownFeaturesIsRefusedByName) {
     EXPECT_EQ(status, krcore::StatusCode::kUnsupported);
     return std::string(status.message());
   };
-  super.layout_version = 5;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 5, this program has 4 ("));
+  super.layout_version = 4;
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 4, this program has 5 ("));
   super.magic = 0x33304c4f4f504b53;  // as in version 3, which kept something else in `features`
   super.layout_version = 3;
   super.features = kDefaultChunkBytes;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 4 ("));
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 5 ("));
   super.magic = kPoolMagic;
   super.layout_version = kLayoutVersion;
   super.features = 1;

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -92,7 +94,8 @@ class Parts : public ::testing::Test {
   kvs::Connections connections_{*node_, kLeaseNs, stats_};
   const size_t arena_bytes_ = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry);
   std::unique_ptr<krcore::Region> arena_ = node_->CreateRegion({.length = arena_bytes_}).value();
-  const kvs::Common common_{*node_, clock_, connections_, stats_, random_, shape_, store_state_};
+  kvs::Nonces nonces_{node_->id(), node_->incarnation(), 0};
+  const kvs::Common common_{*node_, clock_, connections_, stats_, random_, shape_, store_state_, nonces_};
   std::unique_ptr<kvs::Client> other_;
   uint32_t keys_ = 0;
 };
@@ -597,6 +600,84 @@ TEST_F(TableParts, ReaderFindsWhatWriterWrote) {
   PollUntil([&] { return !table.workbench.in_background(); });  // it may merge the tables, which have become empty
 }
 
+// What a slot of "key" was, as others see it.
+class SlotWords : public TableParts {
+ protected:
+  void SetUp() override {
+    TableParts::SetUp();
+    table_.combiner.SetSize(kInFlight);
+  }
+  // Notes the words of all slots in this state, each as often as it comes. `kills`: it makes them FREE.
+  void Look(kvs::SlotState state, bool kills = false) {
+    for (uint32_t index = 0; index < 2; ++index) {
+      for (uint32_t s = 0; s < shape_.geometry.slots(); ++s) {
+        GlobalAddress at = store_.DirectoryEntryOf(index).subtable();
+        at.offset += kvs::SlotOffset(s);
+        const kvs::Slot slot(PoolWord(at));
+        const bool unchanged = std::exchange(last_[at.offset], slot.word()) == slot.word();
+        if (slot.state() != state || slot == kvs::Slot::Fresh() || unchanged) continue;
+        words_.push_back(slot);
+        if (kills) PoolWord(at) = kvs::Slot::Free(nonces_.Next()).word();
+      }
+    }
+  }
+  size_t Different() const {
+    std::set<uint64_t> words;
+    for (const kvs::Slot slot : words_) words.insert(slot.word());
+    return words.size();
+  }
+  StatusCode Write(kvs::WriteKind kind, std::string_view value = {}) {
+    return Run(table_.writer.Write(kind, "key", value)).code();
+  }
+  kvs::Table table_{epochs_, workbench_arena()};
+  std::vector<kvs::Slot> words_;
+  std::map<uint64_t, uint64_t> last_;  // of slots, by offset
+};
+
+TEST_F(SlotWords, OfAFreeOneDifferEachTime) {
+  constexpr size_t kRounds = 50;
+  PutKeys(20);  // so many that no tables are merged
+  for (size_t i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(Write(kvs::WriteKind::kInsert, "value"), StatusCode::kOk);
+    Look(kvs::SlotState::kFree);
+    ASSERT_EQ(Write(kvs::WriteKind::kDelete), StatusCode::kOk);
+    Look(kvs::SlotState::kFree);
+    PollUntil([&] { return !table_.workbench.in_background(); });
+  }
+  CheckKeys();
+  EXPECT_EQ(words_.size(), kRounds);
+  EXPECT_EQ(Different(), kRounds);
+}
+
+// A tentative slot that others kill begins again with the same block, under another version, and after eight times with
+// another block.
+TEST_F(SlotWords, OfATentativeOneDifferEachTimeThatItBeginsAgain) {
+  constexpr size_t kKills = 20;
+  Task<kvs::Status> insert = table_.writer.Write(kvs::WriteKind::kInsert, "key", "value");
+  insert.Start();
+  PollUntil([&] { return insert.done(); },
+            [&] {
+              clock_.Advance(kLeaseNs / 1'000);
+              epochs_.registration.ForgetNow();
+              epochs_.registration.Beat(epochs_.registration.word(), clock_.NowNs());
+              epochs_.operations.RunDelayed();
+              Look(kvs::SlotState::kIns, words_.size() < kKills);
+            });
+  EXPECT_TRUE(insert.Take().ok());
+  ASSERT_GT(words_.size(), kKills);
+  EXPECT_EQ(Different(), words_.size());
+  for (size_t i = 1; i < words_.size(); ++i) {
+    EXPECT_EQ(words_[i].version(), i % kvs::kTentativeWords);
+    const bool same_block = words_[i].block() == words_[i - 1].block();
+    EXPECT_EQ(same_block, i % kvs::kTentativeWords != 0) << i;
+  }
+  EXPECT_EQ(epochs_.memory->retired(), words_.size() / kvs::kTentativeWords);
+  std::string value;
+  EXPECT_TRUE(Run(table_.reader.Get("key", &value)).ok());
+  EXPECT_EQ(value, "value");
+  CheckPools(store_);
+}
+
 // ---- upkeep
 
 class UpkeepParts : public TableParts {
@@ -605,17 +686,18 @@ class UpkeepParts : public TableParts {
   template <typename T>
   T RunMaintained(Task<T> task) {
     task.Start();
-    const auto round = [&] {
-      clock_.Advance(100'000);
-      epochs_.registration.ForgetNow();
-      epochs_.operations.RunDelayed();
-      maintenance_.BeginIfDue(clock_.NowNs());
-      if (other_) other_->Poll();
-    };
-    PollUntil([&] { return task.done(); }, round);
+    PollUntil([&] { return task.done(); }, [&] { Maintain(); });
     PollUntil([&] { return !maintenance_.running(); });
     return task.Take();
   }
+  void Maintain() {
+    clock_.Advance(100'000);
+    epochs_.registration.ForgetNow();
+    epochs_.operations.RunDelayed();
+    maintenance_.BeginIfDue(clock_.NowNs());
+    if (other_) other_->Poll();
+  }
+  kvs::CompactReport report_;
   kvs::Table table_{epochs_, workbench_arena()};
   kvs::Maintenance maintenance_{epochs_, table_};
   kvs::Compaction compaction_{epochs_, table_, maintenance_};

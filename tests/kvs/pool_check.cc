@@ -55,7 +55,7 @@ class Checker {
     const auto home_area = Load<kvs::HomeArea>(home_->bytes, kvs::kHomeAreaOffset);
     for (const kvs::ClientEntry& client : home_area.clients) report_.clients += client.owner != 0;
     const auto used = [](uint64_t word) { return word != 0; };
-    if (home_area.configuration != 0 || home_area.counters.nonce_ranges != 0 ||
+    if (home_area.configuration != 0 || home_area.counters.reserved != 0 ||
         std::ranges::any_of(home_area.reserved, used) || std::ranges::any_of(home_area.acknowledged, used)) {
       Problem("the home area: what is reserved is in use");
     }
@@ -382,10 +382,12 @@ class Checker {
   }
 
   void CheckSlot(const Table& table, uint32_t s, Slot slot) {
-    if (slot.word() == 0) return;
+    if (slot.word() == Slot::Fresh().word()) return;
     const std::string name = "table " + std::to_string(table.index) + " slot " + std::to_string(s);
     switch (slot.state()) {
-      case SlotState::kFree: Problem(name, ": FREE with more in it: ", Hex(slot.word())); return;
+      case SlotState::kFree:
+        if (slot.fingerprint() != 0) Problem(name, ": FREE with a fingerprint: ", Hex(slot.word()));
+        return;
       case SlotState::kPend:
         ++report_.pending_slots;
         if (slot != Slot::Pend()) Problem(name, ": PEND with more in it: ", Hex(slot.word()));

@@ -217,7 +217,7 @@ TEST_F(PoolCheck, AnUnfinishedSplitIsNoProblemOnlyAfterDeaths) {
   ExpectProblem("a split at rest");
   // A key in the middle of its move: frozen in the parent, undecided in the child.
   uint32_t moved = 0;
-  while (Slot(SlotWord(child, moved)).state() != SlotState::kVal || SlotWord(parent, moved) != 0) ++moved;
+  while (Slot(SlotWord(child, moved)).state() != SlotState::kVal || !Slot(SlotWord(parent, moved)).free()) ++moved;
   SlotWord(parent, moved) = Slot(SlotWord(child, moved)).WithState(SlotState::kFrz).word();
   const PoolReport decided = Check({.after_deaths = true});
   EXPECT_TRUE(decided.ok()) << decided.ToString();
@@ -226,7 +226,7 @@ TEST_F(PoolCheck, AnUnfinishedSplitIsNoProblemOnlyAfterDeaths) {
   EXPECT_TRUE(undecided.ok()) << undecided.ToString();
   EXPECT_TRUE(undecided.contents == stored_values);
   // The slot was decided by mistake before it was frozen.
-  SlotWord(child, moved) = Slot::Free().word();
+  SlotWord(child, moved) = Slot::Fresh().word();
   SlotWord(parent, moved) = Slot(SlotWord(parent, moved)).WithState(SlotState::kVal).word();
   ExpectProblem("VAL in the parent though the child's slot is decided", {.after_deaths = true});
 }
@@ -287,10 +287,12 @@ TEST_F(PoolCheck, APendSlotOrAFrozenOneOutsideOfASplit) {
   ExpectProblem("FRZ in a table that is not splitting", {.after_deaths = true});
 }
 
-TEST_F(PoolCheck, AFreeSlotThatIsNotZeroAndAStateThatDoesNotExist) {
+TEST_F(PoolCheck, AFreeSlotWithAFingerprintAndAStateThatDoesNotExist) {
   const Place free = Find(SlotState::kFree);
+  SlotWord(free.index, free.slot) = Slot::Free(~uint64_t{0}).word();
+  EXPECT_TRUE(Check().ok());
   SlotWord(free.index, free.slot) = uint64_t{1} << 56;
-  ExpectProblem("FREE with more in it");
+  ExpectProblem("FREE with a fingerprint");
   SlotWord(free.index, free.slot) = uint64_t{7} << 3;
   ExpectProblem("no such state");
 }
@@ -341,7 +343,7 @@ TEST_F(PoolCheck, AKeyInAWrongBucketOrTable) {
   });
   bool found = false;
   for (uint32_t s = 0; s < kGeometry.slots(); ++s) {
-    if (SlotWord(elsewhere.index, s) != 0) continue;
+    if (!Slot(SlotWord(elsewhere.index, s)).free()) continue;
     std::swap(SlotWord(elsewhere.index, s), SlotWord(from.index, from.slot));
     for (const std::string& problem : Check().problems) {
       found |= problem.find("in a bucket where nobody looks for it") != std::string::npos;

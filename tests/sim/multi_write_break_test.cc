@@ -1,5 +1,6 @@
 // The queue of a MultiWrite to one of two memory nodes breaks during the call. The outcome of the writes there may be
-// unknown. Those at the other node are done, each with its own answer.
+// unknown. Those at the other node are done, each with its own answer. And the queue of a Delete breaks, whose outcome
+// is known in the end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -151,6 +152,39 @@ TEST(MultiWriteBreak, OfADeadMemoryNodeIsWaitedForOnce) {
     most = std::max(most, writes.UnknownAnswers());
   }
   EXPECT_GT(most, 1);
+}
+
+kvs::Task<void> Delete(kvs::Client& client, std::string key, kvs::Status* status, bool* ended) {
+  *status = co_await client.DeleteAsync(key);
+  *ended = true;
+}
+
+// The word that it wrote is its own: if that is found, it was the one that deleted the key.
+TEST(DeleteBreak, IsToldDoneThoughItsCompletionWasLost) {
+  uint32_t done_after_all = 0;
+  for (uint32_t point = 0; point < 40; ++point) {
+    Stage stage({.breaks = true});
+    const uint32_t client = stage.AddClient();
+    ASSERT_EQ(stage.Do(client, OpKind::kInsert, 0), StatusCode::kOk);
+    const kvs::GlobalAddress table = stage.Entry(0).subtable();
+    kvs::Status status = StatusCode::kBadState;
+    bool ended = false;
+    stage.client(client).Spawn(Delete(stage.client(client), Stage::NameOf(0), &status, &ended));
+    stage.set_tempo(400);  // several rounds per round trip
+    stage.Poll(client, point);
+    stage.world().BreakQueues(stage.NodeOf(client), 1);
+    stage.set_tempo(5'000);
+    const bool executed = !stage.AnyCandidate(table, 0, kvs::SlotState::kVal);
+    const bool told = ended;
+    ASSERT_TRUE(stage.PollUntil(
+        client, [&ended] { return ended; }, 200'000))
+        << point;
+    EXPECT_TRUE(status.ok() || !executed) << "point " << point << ": " << status.ToString();
+    EXPECT_NE(status, StatusCode::kUnknown) << "point " << point;
+    EXPECT_EQ(status.ok(), !stage.AnyCandidate(table, 0, kvs::SlotState::kVal)) << "point " << point;
+    done_after_all += executed && !told ? 1 : 0;
+  }
+  EXPECT_GT(done_after_all, 0u);
 }
 
 }  // namespace

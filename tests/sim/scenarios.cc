@@ -131,6 +131,28 @@ RunResult DeleteWhoseQueueBreaks(uint64_t point) {
   return result;
 }
 
+// The queue of a client breaks during its Delete. Before it has connected again to look, another client has deleted the
+// key, perhaps in its place. Only one of them may say that it did.
+RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .breaks = true}, &result, [point](Stage& stage) {
+    constexpr uint32_t kKey = 0;
+    const uint32_t deleter = stage.AddClient(), other = stage.AddClient();
+    (void)stage.Do(other, OpKind::kInsert, kKey);
+    (void)stage.Do(deleter, OpKind::kGet, kKey);  // so that it knows the table
+    const uint32_t deletion = stage.Begin(deleter, OpKind::kDelete, kKey);
+    stage.set_tempo(400);  // several rounds per round trip
+    stage.Poll(deleter, static_cast<uint32_t>(point % 16));
+    stage.world().BreakQueues(stage.NodeOf(deleter), 1);
+    stage.set_tempo(5 * kUs);
+    const bool held = !stage.Ended(deletion);
+    (void)stage.Do(other, OpKind::kDelete, kKey);
+    stage.Finish(deleter);
+    return held;
+  });
+  return result;
+}
+
 // Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table. They begin one after
 // another, so that they are at different points.
 void BeginWrites(Stage& stage, uint32_t c, const std::vector<uint32_t>& present, Keys& absent) {
@@ -452,6 +474,7 @@ std::span<const Scenario> Scenarios() {
         {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
         {"SlotOfAnotherKey", {Mutation::kLostCasKeyUnchecked}, 12, SlotOfAnotherKey},
         {"DeleteWhoseQueueBreaks", {Mutation::kUnknownIsSuccess}, 64, DeleteWhoseQueueBreaks},
+        {"TwoDeletesWhenAQueueBreaks", {Mutation::kFreeRepeats}, 64, TwoDeletesWhenAQueueBreaks},
         {"WritesBesideASplit",
          {Mutation::kSlotBeforeHeader, Mutation::kDecisionBeforeHeaders, Mutation::kMigrationIgnoresIns,
           Mutation::kInsertWithoutHeaders},

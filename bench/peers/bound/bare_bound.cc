@@ -272,7 +272,7 @@ bool BareSession::GoOnInsert(Requests& requests, Operation& op) {
   const auto c = static_cast<uint32_t>(candidate);
   const Slot now = Slot::Make(safe_ ? SlotState::kIns : SlotState::kVal, op.hash.fingerprint(),
                               kvs::LengthUnits(block_bytes_), {BareMemory::kNode, op.block}, 0);
-  if (CompareSwap(SlotOffset(op, c), Slot::Free().word(), now.word()) != Slot::Free().word()) return false;
+  if (CompareSwap(SlotOffset(op, c), Slot::Fresh().word(), now.word()) != Slot::Fresh().word()) return false;
   if (safe_) {
     op.own = now.word();
     op.own_candidate = c;
@@ -288,7 +288,7 @@ bool BareSession::Confirm(Requests& requests, Operation& op) {
   const bool moved = !op.headers_fit || op.frz >= 0;
   if (moved || op.val >= 0 || op.rival >= 0) {
     // Whether it won or not, the slot is not in the table any more: a faster session had killed it.
-    CompareSwap(SlotOffset(op, op.own_candidate), std::exchange(op.own, 0), Slot::Free().word());
+    CompareSwap(SlotOffset(op, op.own_candidate), std::exchange(op.own, 0), Slot::Fresh().word());
     if (op.val >= 0) {
       End(requests, op, false);
       return true;

@@ -67,7 +67,7 @@ BareMemory::BareMemory(std::shared_ptr<krcore::rnic::sw::Mapping> mapping, bool 
   } else {
     table_ = header().next_free.fetch_add((geometry.bytes() + kChunkBytes - 1) / kChunkBytes * kChunkBytes);
   }
-  kvs::FormatSubtable({At(table_), geometry.bytes()}, geometry, BucketHeader(0, 0, 0), Slot::Free());
+  kvs::FormatSubtable({At(table_), geometry.bytes()}, geometry, BucketHeader(0, 0, 0), Slot::Fresh());
   Word(DirectoryOffset(0)) = DirectoryEntry::Make({kNode, table_}, 0, DirectoryState::kNormal, 0).word();
 }
 

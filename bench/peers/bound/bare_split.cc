@@ -59,7 +59,7 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   ReadWord(child_word);
   for (uint32_t s = 0; s < geometry_.slots(); ++s) {
     const Slot slot(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::SlotOffset(s)));
-    if (slot.state() == SlotState::kFrz) CompareSwap(parent + kvs::SlotOffset(s), slot.word(), Slot::Free().word());
+    if (slot.state() == SlotState::kFrz) CompareSwap(parent + kvs::SlotOffset(s), slot.word(), Slot::Fresh().word());
   }
   // [Split 7]
   const DirectoryEntry child_done = migrating.Next(depth + 1, DirectoryState::kNormal);
@@ -81,14 +81,14 @@ void BareSession::MigrateSlots(uint64_t parent, uint64_t child, uint32_t depth, 
     if (slots[i].has_block()) __builtin_prefetch(memory_.At(slots[i].block().offset));
   }
   for (uint32_t i = 0; i < count; ++i) {
-    decisions[i] = Slot::Free();
+    decisions[i] = Slot::Fresh();
     const uint64_t at = parent + kvs::SlotOffset(first + i);
     while (slots[i].has_block()) {
       kvs::BlockHeader header;
       Read(&header, slots[i].block().offset, sizeof(header));
       if ((header.hash >> depth & 1) == 0) break;
       const bool is_value = slots[i].state() == SlotState::kVal;
-      const Slot settled = is_value ? slots[i].WithState(SlotState::kFrz) : Slot::Free();
+      const Slot settled = is_value ? slots[i].WithState(SlotState::kFrz) : Slot::Fresh();
       const Slot there(CompareSwap(at, slots[i].word(), settled.word()));
       if (there == slots[i]) {
         if (is_value) decisions[i] = slots[i];
