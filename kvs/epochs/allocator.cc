@@ -152,9 +152,8 @@ Task<Step> Allocator::AllocateTable(Operation& op, uint32_t index, GlobalAddress
 Task<Step> RetiredTables::Report(Batch& batch, uint64_t* scratch) {
   if (tables_.empty()) co_return Step::kOk;
   std::vector<GlobalAddress> tables = std::exchange(tables_, {});
-  batch.FetchAdd({common_.shape.home, kRetiredTablesOffset}, 1, scratch);
-  const Outcome reported = co_await batch.Run();
-  if (reported != Outcome::kOk) {
+  const Step reported = co_await home_.Count(batch, kRetiredTablesOffset, 1, scratch);
+  if (reported != Step::kOk) {
     tables_.insert(tables_.end(), tables.begin(), tables.end());
     co_return Step::kUnavailable;
   }

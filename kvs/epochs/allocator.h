@@ -23,8 +23,8 @@ namespace kvs {
 // tables.
 class RetiredTables : private Part {
  public:
-  RetiredTables(const Common& common, DirectoryCache& cache, ClientMemory& memory)
-      : Part(common), cache_(cache), memory_(memory) {}
+  RetiredTables(const Common& common, Home& home, DirectoryCache& cache, ClientMemory& memory)
+      : Part(common), home_(home), cache_(cache), memory_(memory) {}
 
   // Adds a table that is to be reported. Until then it is not free.
   void Add(const TableRef& table) {
@@ -42,6 +42,7 @@ class RetiredTables : private Part {
   }
 
  private:
+  Home& home_;
   DirectoryCache& cache_;
   ClientMemory& memory_;
   std::vector<GlobalAddress> tables_;  // those which HomeArea::retired_tables does not count yet

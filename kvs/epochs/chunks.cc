@@ -220,9 +220,7 @@ Task<Step> Chunks::GiveBackRun(Extent run) {
       co_await ReleaseChunks(batch, scratch, node, first, window.first(count), ChunkKind::kRun, window[0].count());
   if (released != Step::kOk) co_return released;
   common_.stats.chunks_freed += count;
-  batch.FetchAdd({common_.shape.home, kFreedChunksOffset}, count, &scratch[0]);
-  const Outcome told = co_await batch.Run();
-  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return co_await home_.Count(batch, kFreedChunksOffset, count, &scratch[0]);
 }
 
 Task<Step> Chunks::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* table) {
@@ -262,8 +260,7 @@ Task<Step> Chunks::CutTable(Operation& op, krcore::NodeId node, GlobalAddress* t
                                                    {&before, 1}, ChunkKind::kTables, 1));
     ++common_.stats.chunks_freed;
     // Others may have found the node full meanwhile, and look again when they hear of this.
-    op.batch.FetchAdd({common_.shape.home, kFreedChunksOffset}, 1, &op.buffers->cas[0]);
-    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await home_.Count(op.batch, kFreedChunksOffset, 1, &op.buffers->cas[0]));
   }
 }
 

@@ -29,7 +29,7 @@ struct Epochs {
         registration(common.clock, common.shape.lease_ns),
         operations(common, home, registration, max_in_flight, arena),
         memory(common.shape.chunk_bytes),
-        retired(common, cache, memory),
+        retired(common, home, cache, memory),
         registrar(common, home, operations, registration, memory, retired, own_work),
         observer(common, home, registrar, own_work),
         chunks(common, home, memory),

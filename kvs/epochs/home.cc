@@ -46,6 +46,20 @@ Task<Step> Home::Read() {
   co_return learnt;
 }
 
+Task<Step> Home::Count(Batch& batch, uint64_t offset, uint64_t by, uint64_t* old) {
+  const size_t counter = (offset - kCountersOffset) / sizeof(uint64_t);
+  // Counters grow, so of what was read and what was counted the larger one is newer.
+  uint64_t expected = std::max(reinterpret_cast<const uint64_t*>(&registered_->counters)[counter], counted_[counter]);
+  for (;;) {
+    batch.CompareSwap({common_.shape.home, offset}, expected, expected + by, old);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+    if (*old == expected) break;
+    expected = *old;
+  }
+  counted_[counter] = expected + by;
+  co_return Step::kOk;
+}
+
 Task<Step> Home::LearnMembers(Batch& batch) {
   Registered& words = *registered_;
   if (members_known_ && words.counters.member_changes == member_changes_seen_) co_return Step::kOk;

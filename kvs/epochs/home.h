@@ -57,6 +57,9 @@ class Home : private Part {
   // Call it after a READ of the counters. Reads the member list, if they say that it has changed. A client that
   // announces an epoch after that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);
+  // Raises one of the counters, which lies at `offset` in the home's pool, and needs the batch and a registered word
+  // for that. It takes one round trip unless others have raised the counter since it was last read.
+  Task<Step> Count(Batch& batch, uint64_t offset, uint64_t by, uint64_t* old);
 
   // The global epoch as last read.
   uint64_t epoch() const { return epoch_; }
@@ -119,6 +122,7 @@ class Home : private Part {
   uint32_t clients_glanced_ = 0;
   std::vector<krcore::NodeId> full_nodes_;
   uint64_t freed_chunks_seen_ = 0;
+  std::array<uint64_t, sizeof(HomeCounters) / sizeof(uint64_t)> counted_{};  // the counters as Count() left them
 };
 
 }  // namespace kvs

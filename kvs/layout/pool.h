@@ -7,8 +7,8 @@
 //   ...       chunk table          a ChunkWord for each chunk of the pool, counted from offset 0
 //   ...       chunks               the first ones, which hold all of the above, are RESERVED
 //
-// Once the pool is published, NIC verbs make every change: CAS, FETCH_ADD, or a WRITE into memory that only the writer
-// owns. The memory node's CPU never touches it again.
+// Once the pool is published, NIC verbs make every change: CAS, or a WRITE into memory that only the writer owns. The
+// memory node's CPU never touches it again.
 #ifndef KVS_LAYOUT_POOL_H_
 #define KVS_LAYOUT_POOL_H_
 
@@ -227,7 +227,7 @@ class MoverWord {
 };
 static_assert(kMaxClients == 1u << 12);
 
-// What maintenance reads together with the epoch. Counters only grow.
+// What maintenance reads together with the epoch. Counters only grow, by CAS (Home::Count).
 struct HomeCounters {
   uint64_t clients_used;    // only entries below it were ever claimed; it is raised before a claim
   uint64_t retired_tables;  // subtables unlinked from the directory; grows before the epoch that stamps them is read

@@ -91,7 +91,6 @@ class Batch {
   inline void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
   // The old word lands in *old; the swap happened if *old == expected.
   inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
-  inline void FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old);
 
   // co_await batch.Run(): resumes when all verbs have completed, and what else went out with them.
   auto Run() {
@@ -343,12 +342,6 @@ inline void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uin
 inline void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
   const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
   Add<1>(at.node, {{{krcore::Opcode::kCompareSwap, at.offset, local, expected, desired}}});
-  ++connections_->stats_.atomics;
-}
-
-inline void Batch::FetchAdd(GlobalAddress at, uint64_t addend, uint64_t* old) {
-  const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
-  Add<1>(at.node, {{{krcore::Opcode::kFetchAdd, at.offset, local, addend, 0}}});
   ++connections_->stats_.atomics;
 }
 

@@ -102,8 +102,12 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
     expected = MemberWord(found);
   }
   // Clients read the list when this has grown.
-  constexpr uint64_t kChanges = kHomeAreaOffset + offsetof(HomeArea, counters) + offsetof(HomeCounters, member_changes);
-  return (*pool)->FetchAdd(kChanges, 1, deadline);
+  for (uint64_t expected = 0;;) {
+    KRCORE_RETURN_IF_ERROR((*pool)->CompareSwap(kMemberChangesOffset, expected, expected + 1, deadline));
+    const uint64_t found = (*pool)->words()[0];
+    if (found == expected) return Status::Ok();
+    expected = found;
+  }
 }
 
 // Looks the home up at the metadata servers; if they have lost it, by the claim of a living home, as the fabric knows

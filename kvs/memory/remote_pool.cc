@@ -82,13 +82,6 @@ Status RemotePool::CompareSwap(uint64_t offset, uint64_t expected, uint64_t desi
   return Run(wr, offset, sizeof(uint64_t), deadline);
 }
 
-Status RemotePool::FetchAdd(uint64_t offset, uint64_t addend, Deadline deadline) {
-  krcore::WorkRequest wr;
-  wr.opcode = Opcode::kFetchAdd;
-  wr.compare_add = addend;
-  return Run(wr, offset, sizeof(uint64_t), deadline);
-}
-
 Status RemotePool::Run(krcore::WorkRequest wr, uint64_t offset, size_t bytes, Deadline deadline) {
   const krcore::Sge sge{reinterpret_cast<uint64_t>(buffer_.data()), static_cast<uint32_t>(bytes), memory_->lkey()};
   wr.sg_list = &sge;

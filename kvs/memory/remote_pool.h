@@ -44,9 +44,8 @@ class RemotePool {
   //
   // Reads `bytes` at `offset` of the pool into words().
   krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
-  // These two put the former word into words()[0].
+  // Puts the former word into words()[0].
   krcore::Status CompareSwap(uint64_t offset, uint64_t expected, uint64_t desired, krcore::Deadline deadline);
-  krcore::Status FetchAdd(uint64_t offset, uint64_t addend, krcore::Deadline deadline);
   std::span<const uint64_t> words() const { return buffer_; }
 
  private:

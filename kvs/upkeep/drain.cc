@@ -27,16 +27,14 @@ Status CheckDrainable(krcore::NodeId node) {
 }
 
 // CASes the node's word in the member list. *changed: it was `from`; then all clients are told.
-Task<Step> ChangeMember(Operation& op, krcore::NodeId home, krcore::NodeId node, MemberWord from, MemberState to,
+Task<Step> ChangeMember(Epochs& epochs, Operation& op, krcore::NodeId node, MemberWord from, MemberState to,
                         bool* changed) {
   uint64_t& old = op.buffers->cas[0];
-  op.batch.CompareSwap(MemberAddress(home, node), from.word(), from.Become(to).word(), &old);
+  op.batch.CompareSwap(MemberAddress(epochs.common.shape.home, node), from.word(), from.Become(to).word(), &old);
   KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   *changed = old == from.word();
   if (!*changed) co_return Step::kOk;
-  op.batch.FetchAdd({home, kMemberChangesOffset}, 1, &old);
-  const Outcome told = co_await op.batch.Run();
-  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return co_await epochs.home.Count(op.batch, kMemberChangesOffset, 1, &old);
 }
 
 }  // namespace
@@ -85,7 +83,7 @@ Task<Step> Mover::MarkDraining() {
           co_return Step::kOk;
         }
         if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
-        KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(op_, home(), node, found, MemberState::kDraining, &known));
+        KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(epochs_, op_, node, found, MemberState::kDraining, &known));
         if (known) drain_->mark = found.Become(MemberState::kDraining);
         break;
     }
@@ -96,8 +94,7 @@ Task<Step> Mover::MarkDraining() {
 
 // Returns when all clients know the mark. If that says DRAINED, the drain is done.
 Task<Step> Mover::TellMark() {
-  op_.batch.FetchAdd({home(), kMemberChangesOffset}, 1, &op_.buffers->cas[0]);
-  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await epochs_.home.Count(op_.batch, kMemberChangesOffset, 1, &op_.buffers->cas[0]));
   co_await maintenance_.MaintainNow();
   Step waited = Step::kOk;
   if (!Mutated(Mutation::kDrainUnannounced)) waited = co_await WaitForAll();
@@ -250,7 +247,7 @@ Task<Step> Mover::EmptyChunks() {
   if (left == 0) {
     // [Drain 4] If the mark is still there, nobody has taken a chunk since it was known to all.
     bool unchanged = false;
-    KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(op_, home(), node, drain_->mark, MemberState::kDrained, &unchanged));
+    KVS_CO_RETURN_UNLESS_OK(co_await ChangeMember(epochs_, op_, node, drain_->mark, MemberState::kDrained, &unchanged));
     if (!unchanged) {
       drain_->end = DrainEnd::kTakenBack;
       drain_->report.closed = false;
@@ -384,7 +381,7 @@ Task<Status> Drainer::TakeBack(krcore::NodeId node) {
     if (alive != Outcome::kOk) continue;
     // The client that changed the word may have died before it told the others, so they are told in any case.
     bool changed = false;
-    const Step step = co_await ChangeMember(op, common_.shape.home, node, found, MemberState::kInUse, &changed);
+    const Step step = co_await ChangeMember(epochs_, op, node, found, MemberState::kInUse, &changed);
     if (Failed(op, step)) co_return common_.connections.UnavailableStatus("the member list");
     if (step == Step::kOk && changed) co_return Status::Ok();
   }

@@ -53,9 +53,7 @@ Task<Step> Mover::Announce() {
   }
   victims_.resize(next);
   // This comes after all of them: a client that finds another count does not use memory kept from ended clients.
-  op_.batch.FetchAdd({home(), kEvacuationsOffset}, 1, &slots[0]);
-  const Outcome counted = co_await op_.batch.Run();
-  co_return counted == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return co_await epochs_.home.Count(op_.batch, kEvacuationsOffset, 1, &slots[0]);
 }
 
 // Clears the slots of movers that did not come to an end.
@@ -100,9 +98,7 @@ Task<Step> Mover::Free(const Victim& victim) {
   report_->chunks_freed += count;
   report_->chunks_left -= std::min<uint64_t>(report_->chunks_left, 1);
   common_.stats.chunks_freed += count;
-  op_.batch.FetchAdd({home(), kFreedChunksOffset}, count, &old);
-  const Outcome told = co_await op_.batch.Run();
-  co_return told == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return co_await epochs_.home.Count(op_.batch, kFreedChunksOffset, count, &old);
 }
 
 // The chunks were chosen by what a scan saw, and others may have filled them meanwhile. Now nobody adds to them any
@@ -189,8 +185,7 @@ Task<Step> Mover::WaitForReaders() {
                                   [](const Victim& victim) { return victim.word.kind() == ChunkKind::kTables; });
   if (tables) {
     // The client that unlinked a table may have died before it told the others, whose directory caches may name it.
-    op_.batch.FetchAdd({home(), kRetiredTablesOffset}, 1, &op_.buffers->cas[0]);
-    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await epochs_.home.Count(op_.batch, kRetiredTablesOffset, 1, &op_.buffers->cas[0]));
   }
   co_return co_await WaitForAll(victims_);
 }

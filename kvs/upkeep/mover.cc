@@ -170,8 +170,7 @@ Task<void> Mover::GiveBackRoom() {
                                                                 std::span(&before, 1), ChunkKind::kBlocks, kUnitsOfCut);
     if (released != Step::kOk || op_.batch.Stale()) co_return;  // found by sweeping
     if (report_->chunks_freed == 0) continue;  // nothing gained: operations that wait must not see progress
-    op_.batch.FetchAdd({home(), kFreedChunksOffset}, 1, &op_.buffers->cas[0]);
-    (void)co_await op_.batch.Run();
+    (void)co_await epochs_.home.Count(op_.batch, kFreedChunksOffset, 1, &op_.buffers->cas[0]);
   }
 }
 

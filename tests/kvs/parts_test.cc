@@ -143,6 +143,55 @@ TEST_F(EpochParts, HomeForgetsWhoIsFullWhenChunksWereFreed) {
   EXPECT_FALSE(home_.IsFull(2));
 }
 
+TEST_F(EpochParts, HomeCountsInOneRoundTripUnlessOthersHaveCounted) {
+  Home().counters.clients_used = 16;
+  ASSERT_EQ(Run(home_.Glance()), Step::kOk);
+  uint64_t& old = home_.words().cas;
+  const auto count = [&](uint64_t offset, uint64_t by) {
+    const uint64_t before = stats_.round_trips;
+    EXPECT_EQ(Run(home_.Count(home_.batch(), offset, by, &old)), Step::kOk);
+    return stats_.round_trips - before;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(count(kvs::kFreedChunksOffset, 7), 1u);
+  EXPECT_EQ(Home().counters.freed_chunks, 21u);
+  Home().counters.freed_chunks += 100;
+  EXPECT_EQ(count(kvs::kFreedChunksOffset, 1), 2u);
+  EXPECT_EQ(count(kvs::kFreedChunksOffset, 1), 1u);
+  EXPECT_EQ(Home().counters.freed_chunks, 123u);
+  Home().counters.freed_chunks += 100;
+  ASSERT_EQ(Run(home_.Read()), Step::kOk);
+  EXPECT_EQ(count(kvs::kFreedChunksOffset, 1), 1u);
+  EXPECT_EQ(Home().counters.freed_chunks, 224u);
+  EXPECT_EQ(count(kvs::kEvacuationsOffset, 1), 1u);
+  EXPECT_EQ(Home().counters.evacuations, 1u);
+}
+
+TEST_F(EpochParts, CountersOfManyClientsLoseNothing) {
+  constexpr uint64_t kEach = 50;
+  kvs::Home other{common_, arena().After(kvs::Operations::ArenaBytes(kInFlight))};  // the same buffers, another batch
+  const auto count = [](kvs::Home& home, uint64_t* old) -> Task<void> {
+    for (uint64_t i = 0; i < kEach; ++i) {
+      const Step counted = co_await home.Count(home.batch(), kvs::kRetiredTablesOffset, 1, old);
+      EXPECT_EQ(counted, Step::kOk);
+    }
+  };
+  Task<void> one = count(home_, &home_.words().old[0]), two = count(other, &home_.words().old[1]);
+  for (Task<void>* task : {&one, &two}) task->Start();
+  PollUntil([&] { return one.done() && two.done(); });
+  EXPECT_EQ(Home().counters.retired_tables, 2 * kEach);
+}
+
+TEST_F(EpochParts, NoncesOfClientsDiffer) {
+  std::set<uint64_t> words;
+  for (uint64_t client = 0; client < 4; ++client) {
+    for (const uint32_t incarnation : {1u, 2u}) {
+      kvs::Nonces nonces(300, incarnation, client);
+      for (int i = 0; i < 1'000; ++i) words.insert(kvs::Slot::Free(nonces.Next()).word());
+    }
+  }
+  EXPECT_EQ(words.size(), 8'000u);
+}
+
 TEST_F(EpochParts, OperationsAreHandedToWhoeverHasWaitedLongest) {
   Operation &one = Take(), &two = Take();
   EXPECT_NE(one.buffers, two.buffers);
@@ -220,7 +269,7 @@ TEST_F(EpochParts, ClientMemoryKeepsEarlierRegistrationsApart) {
 
 TEST_F(EpochParts, RetiredTablesAreToldBeforeTheyWaitForTheirEpoch) {
   kvs::DirectoryCache cache;
-  kvs::RetiredTables retired(common_, cache, memory_);
+  kvs::RetiredTables retired(common_, home_, cache, memory_);
   const GlobalAddress address{1, 4 * shape_.chunk_bytes};
   kvs::TableRef table{address, 0, kvs::DirectoryEntry::Make(address, 0, kvs::DirectoryState::kNormal, 1), 0};
   cache.Insert(table);
@@ -268,7 +317,7 @@ class RegistrarParts : public EpochParts {
     Run(observer_.Observe(epoch - 1, epoch, false));
   }
   kvs::DirectoryCache cache_;
-  kvs::RetiredTables retired_{common_, cache_, memory_};
+  kvs::RetiredTables retired_{common_, home_, cache_, memory_};
   kvs::OwnWork own_work_;
   kvs::Registrar registrar_{common_, home_, operations_, registration_, memory_, retired_, own_work_};
   kvs::Observer observer_{common_, home_, registrar_, own_work_};
