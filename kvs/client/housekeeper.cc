@@ -133,9 +133,8 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
   for (size_t i = 0; i < std::min<size_t>(unchanged.size(), kQuestions); ++i, ++next) {
     if (next == unchanged.end()) next = unchanged.begin();
     asked_ = next->first;
-    const uint64_t owner = next->second.entry.owner;
-    const auto node = static_cast<krcore::NodeId>(owner >> 32);
-    dead_ += store_.node().IsConfirmedDead(node, static_cast<uint32_t>(owner)) ? 1 : 0;
+    const OwnerWord owner(next->second.entry.owner);
+    dead_ += store_.node().IsConfirmedDead(owner.node(), owner.incarnation()) ? 1 : 0;
   }
 }
 

@@ -97,13 +97,12 @@ class Nonces {
 // An entry of the home's client table, and the word with which it was claimed.
 struct ClaimedEntry {
   uint32_t index = 0;
-  uint64_t owner = 0;
+  OwnerWord owner;
 };
 
-// HeldEntries: the entries of the home's client table that clients of one node claim, hold or give back. All of them
-// have the same owner word, and the outcome of a CAS of it may be unknown. So only one client at a time acts on an
-// entry by that word, from before the claim until the entry is known to be given back (docs/protocol.md,
-// "Registration").
+// HeldEntries: the entries of the home's client table that clients of one node claim, hold or give back. Two of them
+// that claim a free entry write the same word, and the outcome of a CAS may be unknown. So only one client at a time
+// acts on an entry, from before the claim until the entry is known to be given back (docs/protocol.md, "Registration").
 //
 // Thread safety: all methods from any thread.
 class HeldEntries {

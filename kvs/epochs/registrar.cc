@@ -21,9 +21,9 @@ constexpr uint32_t kDeathsAtOnce = 64;
 
 // ---- a client's own
 
-bool IsDead(krcore::Node& node, uint64_t owner) {
+bool IsDead(krcore::Node& node, OwnerWord owner) {
   if (Mutated(Mutation::kUnconfirmedDeath)) return true;
-  return node.IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
+  return node.IsConfirmedDead(owner.node(), owner.incarnation());
 }
 
 Registrar::Registrar(const Common& common, Home& home, Operations& operations, Registration& registration,
@@ -39,7 +39,7 @@ Registrar::Registrar(const Common& common, Home& home, Operations& operations, R
 std::vector<uint32_t> Registrar::FreeEntries(uint32_t below) const {
   std::vector<uint32_t> free;
   for (uint32_t i = 0; i < below; ++i) {
-    if (home_.words().clients[i].owner == 0) free.push_back(i);
+    if (!OwnerWord(home_.words().clients[i].owner).held()) free.push_back(i);
   }
   common_.store.held_entries.RemoveFrom(&free);
   return free;
@@ -79,13 +79,19 @@ Task<Step> Registrar::Register() {
     }
     const uint32_t chosen = free[common_.random() % free.size()];
     if (!common_.store.held_entries.Hold(chosen)) continue;
-    batch.CompareSwap({home, EntryOffset(chosen)}, 0, OwnerWord(), &words.cas);
-    const Outcome claimed = co_await batch.Run();
-    if (claimed != Outcome::kOk) {
-      common_.store.held_entries.Abandon({chosen, OwnerWord()});  // it may have been claimed
-      co_return Step::kUnavailable;
-    }
-    if (words.cas != 0) {  // another client took it
+    OwnerWord expected, found(words.clients[chosen].owner);
+    do {
+      expected = found;
+      owner_ = expected.ClaimedBy(common_.node.id(), common_.node.incarnation());
+      batch.CompareSwap({home, EntryOffset(chosen)}, expected.word(), owner_.word(), &words.cas);
+      const Outcome claimed = co_await batch.Run();
+      if (claimed != Outcome::kOk) {
+        common_.store.held_entries.Abandon({chosen, owner_});  // it may have been claimed
+        co_return Step::kUnavailable;
+      }
+      found = OwnerWord(words.cas);
+    } while (found != expected && !found.held());  // others had it meanwhile, and gave it back
+    if (found != expected) {                       // another client took it
       common_.store.held_entries.LetGo(chosen);
       continue;
     }
@@ -124,9 +130,9 @@ Task<Step> Registrar::FreeDeadEntries() {
   Batch& batch = home_.batch();
   for (bool more = true; more;) more = co_await GiveBackAbandonedEntry();
   for (uint32_t i = 0; i < home_.clients_used(); ++i) {
-    const uint64_t other = words.clients[i].owner;
-    if (!IsDead(common_.node, other)) continue;
-    batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other, 0, &words.cas);
+    const OwnerWord other(words.clients[i].owner);
+    if (!other.held() || !IsDead(common_.node, other)) continue;
+    batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other.word(), other.Released().word(), &words.cas);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   }
   co_return Step::kOk;
@@ -136,7 +142,8 @@ Task<Step> Registrar::Unregister() {
   Home::Registered& words = home_.words();
   Batch& batch = home_.batch();
   batch.Renew();
-  batch.CompareSwap({common_.shape.home, EntryOffset(client_index_)}, OwnerWord(), 0, &words.cas);
+  batch.CompareSwap({common_.shape.home, EntryOffset(client_index_)}, owner_.word(), owner_.Released().word(),
+                    &words.cas);
   const Outcome released = co_await batch.Run();
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
   registration_.Leave();
@@ -150,7 +157,8 @@ Task<bool> Registrar::GiveBackAbandonedEntry() {
   HeldEntries& held = common_.store.held_entries;
   const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
   if (!entry) co_return false;
-  batch.CompareSwap({common_.shape.home, EntryOffset(entry->index)}, entry->owner, 0, &home_.words().cas);
+  batch.CompareSwap({common_.shape.home, EntryOffset(entry->index)}, entry->owner.word(),
+                    entry->owner.Released().word(), &home_.words().cas);
   const Outcome freed = co_await batch.Run();
   if (freed != Outcome::kOk) {
     held.Abandon(*entry);
@@ -289,8 +297,8 @@ Task<void> Observer::Observe(uint64_t oldest, uint64_t epoch, bool any_expelled)
   uint32_t index = home_.clients_used();
   for (uint32_t i = 0; i < home_.clients_used() && index == home_.clients_used() && oldest < epoch; ++i) {
     const ClientWord word(words.clients[i].word);
-    if (i != registrar_.client_index() && words.clients[i].owner != 0 && word.state() != ClientState::kExpelled &&
-        word.epoch() == oldest) {
+    if (i != registrar_.client_index() && OwnerWord(words.clients[i].owner).held() &&
+        word.state() != ClientState::kExpelled && word.epoch() == oldest) {
       index = i;
     }
   }
@@ -303,8 +311,8 @@ Task<void> Observer::Observe(uint64_t oldest, uint64_t epoch, bool any_expelled)
     }
     if (now_ns >= straggler_.ask_at_ns) {
       straggler_.ask_at_ns = now_ns + lease_ns / 8;
-      if (IsDead(common_.node, entry.owner)) {
-        co_await FreeEntry(index, entry.owner);
+      if (IsDead(common_.node, OwnerWord(entry.owner))) {
+        co_await FreeEntry(index, OwnerWord(entry.owner));
         co_await FreeOthersThatDied(index, epoch);
         co_return;
       }
@@ -325,9 +333,10 @@ Task<void> Observer::Observe(uint64_t oldest, uint64_t epoch, bool any_expelled)
   for (uint32_t n = 0; n < home_.clients_used(); ++n) {
     expelled_cursor_ = (expelled_cursor_ + 1) % home_.clients_used();
     const ClientEntry entry = words.clients[expelled_cursor_];
-    if (entry.owner == 0 || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
-    if (IsDead(common_.node, entry.owner)) {
-      co_await FreeEntry(expelled_cursor_, entry.owner);
+    const OwnerWord owner(entry.owner);
+    if (!owner.held() || ClientWord(entry.word).state() != ClientState::kExpelled) continue;
+    if (IsDead(common_.node, owner)) {
+      co_await FreeEntry(expelled_cursor_, owner);
       co_await FreeOthersThatDied(expelled_cursor_, epoch);
     }
     co_return;
@@ -341,20 +350,22 @@ Task<void> Observer::FreeOthersThatDied(uint32_t index, uint64_t epoch) {
   uint32_t questions = 0;
   for (uint32_t i = 0; i < home_.clients_used() && questions < kDeathsAtOnce; ++i) {
     const ClientEntry other = words.clients[i];
-    if (i == index || i == registrar_.client_index() || other.owner == 0 || ClientWord(other.word).epoch() >= epoch)
+    const OwnerWord owner(other.owner);
+    if (i == index || i == registrar_.client_index() || !owner.held() || ClientWord(other.word).epoch() >= epoch)
       continue;
     ++questions;
-    if (!IsDead(common_.node, other.owner)) continue;
-    co_await FreeEntry(i, other.owner);
+    if (!IsDead(common_.node, owner)) continue;
+    co_await FreeEntry(i, owner);
     if (home_.batch().Stale()) co_return;
   }
 }
 
-Task<void> Observer::FreeEntry(uint32_t index, uint64_t owner) {
+Task<void> Observer::FreeEntry(uint32_t index, OwnerWord owner) {
   Batch& batch = home_.batch();
-  batch.CompareSwap({common_.shape.home, EntryOffset(index)}, owner, 0, &home_.words().cas);
+  batch.CompareSwap({common_.shape.home, EntryOffset(index)}, owner.word(), owner.Released().word(),
+                    &home_.words().cas);
   const Outcome freed = co_await batch.Run();
-  if (freed == Outcome::kOk && home_.words().cas == owner) {
+  if (freed == Outcome::kOk && home_.words().cas == owner.word()) {
     ++common_.stats.dead_clients_found;
     own_work_.compaction_wanted = true;  // to find what it held
   }

@@ -23,7 +23,7 @@
 namespace kvs {
 
 // Returns whether the process whose clients wrote this owner word is known to be dead.
-bool IsDead(krcore::Node& node, uint64_t owner);
+bool IsDead(krcore::Node& node, OwnerWord owner);
 
 class Registrar : private Part {
  public:
@@ -50,7 +50,7 @@ class Registrar : private Part {
 
   bool registered() const { return registered_; }
   uint32_t client_index() const { return client_index_; }
-  ClaimedEntry entry() const { return {client_index_, OwnerWord()}; }
+  ClaimedEntry entry() const { return {client_index_, owner_}; }
 
  private:
   // Queues without a gate, through which the lease is renewed.
@@ -63,7 +63,6 @@ class Registrar : private Part {
     }
   };
   GlobalAddress EntryWord() const;
-  uint64_t OwnerWord() const { return uint64_t{common_.node.id()} << 32 | common_.node.incarnation(); }
   // Returns the free entries below `below`, as the table was last read.
   std::vector<uint32_t> FreeEntries(uint32_t below) const;
   Task<Step> FreeDeadEntries();
@@ -83,6 +82,7 @@ class Registrar : private Part {
   bool renewals_end_ = false;
   bool registered_ = false;
   uint32_t client_index_ = 0;
+  OwnerWord owner_;  // of the entry, as it was claimed
 };
 
 class Observer : private Part {
@@ -107,7 +107,7 @@ class Observer : private Part {
     int64_t since_ns = 0;
     int64_t ask_at_ns = 0;  // when to ask the fabric whether it is dead
   };
-  Task<void> FreeEntry(uint32_t index, uint64_t owner);
+  Task<void> FreeEntry(uint32_t index, OwnerWord owner);
   Task<void> FreeOthersThatDied(uint32_t index, uint64_t epoch);
 
   Home& home_;

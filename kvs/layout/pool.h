@@ -197,9 +197,34 @@ class ClientWord {
   uint64_t word_ = 0;
 };
 
-// A registered client. owner: 0, or node << 32 | incarnation; claimed and given up by CAS. The node has 16 bits; those
-// above are reserved (1 for whether it is held, 15 for a turn). word: a ClientWord, changed by CAS. From the claim to
-// the first heartbeat it is what a former holder left: an older epoch, which holds back more.
+// Whose an entry of the client table is: held 1 | turn 15 | node 16 | incarnation 32. Changed by CAS only: a claim
+// counts a turn, and a free entry keeps its last holder's word but for `held`. So no word comes back before one process
+// has claimed the entry as often as there are turns. 0: nobody has had it.
+class OwnerWord {
+ public:
+  static constexpr uint32_t kTurns = (1u << 15) - 1;  // not all values: no word is all ones
+
+  constexpr OwnerWord() = default;
+  constexpr explicit OwnerWord(uint64_t word) : word_(word) {}
+  constexpr uint64_t word() const { return word_; }
+  constexpr bool held() const { return (word_ & kHeld) != 0; }
+  constexpr uint32_t turn() const { return static_cast<uint32_t>((word_ & ~kHeld) >> 48); }
+  // Of the process that holds the entry, or held it last.
+  constexpr krcore::NodeId node() const { return static_cast<krcore::NodeId>(word_ >> 32 & 0xffff); }
+  constexpr uint32_t incarnation() const { return static_cast<uint32_t>(word_); }
+  constexpr OwnerWord ClaimedBy(krcore::NodeId node, uint32_t incarnation) const {
+    return OwnerWord(kHeld | uint64_t{(turn() + 1) % kTurns} << 48 | uint64_t{node & 0xffff} << 32 | incarnation);
+  }
+  constexpr OwnerWord Released() const { return OwnerWord(word_ & ~kHeld); }
+  friend constexpr bool operator==(OwnerWord, OwnerWord) = default;
+
+ private:
+  static constexpr uint64_t kHeld = uint64_t{1} << 63;
+  uint64_t word_ = 0;
+};
+
+// A registered client. owner: an OwnerWord. word: a ClientWord, changed by CAS. From the claim to the first heartbeat
+// it is what a former holder left: an older epoch, which holds back more.
 struct ClientEntry {
   uint64_t owner;
   uint64_t word;

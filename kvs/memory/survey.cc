@@ -76,8 +76,9 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
     for (uint64_t i = 0; i < window; ++i) {
       ClientEntry entry;
       std::memcpy(&entry, words().data() + i * sizeof(entry) / sizeof(uint64_t), sizeof(entry));
-      if (entry.owner != 0) view.entries.emplace_back(static_cast<uint32_t>(begin + i), entry);
-      view.clients += entry.owner != 0 && ClientWord(entry.word).state() == ClientState::kAlive ? 1 : 0;
+      if (!OwnerWord(entry.owner).held()) continue;
+      view.entries.emplace_back(static_cast<uint32_t>(begin + i), entry);
+      view.clients += ClientWord(entry.word).state() == ClientState::kAlive ? 1 : 0;
     }
   }
   return view;

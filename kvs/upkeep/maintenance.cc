@@ -64,7 +64,7 @@ Task<void> Maintenance::Maintain() {
   uint64_t oldest = mine;
   expelled_epochs_.clear();
   for (uint32_t i = 0; i < epochs_.home.clients_used(); ++i) {
-    if (i == epochs_.registrar.client_index() || words.clients[i].owner == 0) continue;
+    if (i == epochs_.registrar.client_index() || !OwnerWord(words.clients[i].owner).held()) continue;
     const ClientWord other(words.clients[i].word);
     if (other.state() == ClientState::kExpelled) {
       expelled_epochs_.push_back(other.epoch());

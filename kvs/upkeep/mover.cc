@@ -54,10 +54,11 @@ Task<Step> Mover::LookAtMover(MoverWord word, bool* stopped) {
   *stopped = now_ns - seen_.since_ns > 2 * lease_ns;
   if (*stopped || now_ns < seen_.ask_at_ns) co_return Step::kOk;
   seen_.ask_at_ns = now_ns + lease_ns / 8;
-  uint64_t& owner = op_.buffers->cas[0];
-  op_.batch.Read({home(), EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &owner, sizeof(owner));
+  uint64_t& entry = op_.buffers->cas[0];
+  op_.batch.Read({home(), EntryOffset(word.client()) + offsetof(ClientEntry, owner)}, &entry, sizeof(entry));
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  *stopped = static_cast<uint32_t>(owner) != word.incarnation() || IsDead(common_.node, owner);
+  const OwnerWord owner(entry);
+  *stopped = !owner.held() || owner.incarnation() != word.incarnation() || IsDead(common_.node, owner);
   co_return Step::kOk;
 }
 

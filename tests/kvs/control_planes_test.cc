@@ -33,11 +33,11 @@ class ControlPlane : public ::testing::TestWithParam<std::string> {
   static std::vector<uint64_t> Owners(const TestStore& store) {
     std::vector<uint64_t> owners;
     for (const kvs::ClientEntry& entry : HomeOf(store).clients)
-      if (entry.owner != 0) owners.push_back(entry.owner);
+      if (kvs::OwnerWord(entry.owner).held()) owners.push_back(entry.owner);
     return owners;
   }
   static bool IsDead(kvs::Store& store, uint64_t owner) {
-    return store.node().IsConfirmedDead(static_cast<krcore::NodeId>(owner >> 32), static_cast<uint32_t>(owner));
+    return store.node().IsConfirmedDead(kvs::OwnerWord(owner).node(), kvs::OwnerWord(owner).incarnation());
   }
   static uint64_t TakenBytes(kvs::Client& client) {
     uint64_t taken = 0;
@@ -78,7 +78,8 @@ TEST_P(ControlPlane, EachClientOfVerbsHasADeviceOfItsOwnAndTheOthersShareTheProc
   auto one = store.NewClient(), two = store.NewClient();
   const std::vector<uint64_t> owners = Owners(store);
   ASSERT_EQ(owners.size(), 2u);
-  const uint64_t process = uint64_t{store.store().node().id()} << 32 | store.store().node().incarnation();
+  const krcore::Node& node = store.store().node();
+  const uint64_t process = kvs::OwnerWord().ClaimedBy(node.id(), node.incarnation()).word();  // of entries claimed once
   if (!IsVerbs()) {
     EXPECT_EQ(owners, std::vector<uint64_t>(2, process));
     return;

@@ -72,7 +72,8 @@ class Fork : public ::testing::TestWithParam<std::string> {
   // Counts the entries of living clients, and of dead ones that nobody has found.
   size_t Entries() const {
     size_t entries = 0;
-    for (const kvs::ClientEntry& entry : home().clients) entries += std::atomic_ref(entry.owner).load() != 0;
+    for (const kvs::ClientEntry& entry : home().clients)
+      entries += kvs::OwnerWord(std::atomic_ref(entry.owner).load()).held();
     return entries;
   }
   // Expects that what the parent had still works, and that others find it.

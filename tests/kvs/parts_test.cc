@@ -67,6 +67,7 @@ class Parts : public ::testing::Test {
   uint64_t& PoolWord(GlobalAddress at) { return *reinterpret_cast<uint64_t*>(&store_.memory_of(at.node)[at.offset]); }
   kvs::ChunkWord Chunk(uint64_t chunk) { return kvs::ChunkWord(PoolWord({2, kvs::ChunkWordOffset(chunk)})); }
   kvs::HomeArea& Home() { return *reinterpret_cast<kvs::HomeArea*>(&store_.memory()[kvs::kHomeAreaOffset]); }
+  kvs::OwnerWord Owner(uint32_t index) { return kvs::OwnerWord(Home().clients[index].owner); }
   ClientWord Word(uint32_t index) { return ClientWord(Home().clients[index].word); }
   kvs::MemberState StateOfTwo() { return kvs::MemberWord(Home().members[2]).state(); }
 
@@ -327,7 +328,8 @@ class RegistrarParts : public EpochParts {
 TEST_F(RegistrarParts, RegistrarClaimsAnEntryAnnouncesInItAndGivesItBack) {
   EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kAlive);
   EXPECT_EQ(registration_.word().epoch(), 5u);
-  EXPECT_EQ(Home().clients[index_].owner, registrar_.entry().owner);
+  EXPECT_EQ(Owner(index_), registrar_.entry().owner);
+  EXPECT_TRUE(Owner(index_).held());
   EXPECT_EQ(Word(index_), registration_.word());
   EXPECT_FALSE(store_state_.held_entries.Hold(index_));
   ASSERT_EQ(Run(home_.Read()), Step::kOk);
@@ -338,8 +340,38 @@ TEST_F(RegistrarParts, RegistrarClaimsAnEntryAnnouncesInItAndGivesItBack) {
   EXPECT_EQ(stats_.heartbeats, 1u);
   EXPECT_EQ(Run(registrar_.Unregister()), Step::kOk);
   EXPECT_EQ(registration_.standing(), kvs::Registration::Standing::kNone);
-  EXPECT_EQ(Home().clients[index_].owner, 0u);
+  EXPECT_EQ(Owner(index_), registrar_.entry().owner.Released());
   EXPECT_TRUE(store_state_.held_entries.Hold(index_));
+}
+
+TEST_F(RegistrarParts, NoOwnerWordOfAnEntryComesBack) {
+  std::set<uint64_t> words = {0};
+  for (int i = 0; i < 100; ++i) {
+    const uint32_t index = registrar_.client_index();
+    EXPECT_TRUE(Owner(index).held());
+    EXPECT_EQ(Owner(index).node(), node_->id());
+    EXPECT_EQ(Owner(index).incarnation(), node_->incarnation());
+    EXPECT_TRUE(words.insert(uint64_t{index} << 32 ^ Owner(index).word()).second) << i;
+    ASSERT_EQ(Run(registrar_.Unregister()), Step::kOk);
+    EXPECT_FALSE(Owner(index).held());
+    EXPECT_TRUE(words.insert(uint64_t{index} << 32 ^ Owner(index).word()).second) << i;
+    ASSERT_EQ(Run(registrar_.Register()), Step::kOk);
+  }
+}
+
+// It needs no other look at the table then.
+TEST_F(RegistrarParts, RegistrarClaimsAnEntryThatOthersHaveHadSinceItLooked) {
+  ASSERT_EQ(Run(registrar_.Unregister()), Step::kOk);
+  ASSERT_EQ(Run(home_.Glance()), Step::kOk);
+  const uint32_t used = home_.clients_used();
+  for (uint32_t i = 0; i < used; ++i) Home().clients[i].owner = Owner(i).ClaimedBy(300, 1).Released().word();
+  const uint64_t before = stats_.round_trips;
+  ASSERT_EQ(Run(registrar_.Register()), Step::kOk);
+  EXPECT_EQ(stats_.round_trips - before, 4u);  // two for the claim, and two for the first heartbeat
+  const uint32_t index = registrar_.client_index();
+  EXPECT_LT(index, used);
+  EXPECT_EQ(Owner(index), registrar_.entry().owner);
+  EXPECT_EQ(Owner(index).node(), node_->id());
 }
 
 TEST_F(RegistrarParts, RegistrarRenewsALeaseThatIsOverAndVerbsWaitForThat) {
@@ -381,7 +413,7 @@ TEST_F(RegistrarParts, RegistrarBeginsAnewAfterAnExpulsion) {
 
 TEST_F(RegistrarParts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAHalfLeases) {
   const uint32_t other = index_ + 1;
-  Home().clients[other].owner = registrar_.entry().owner;
+  Home().clients[other].owner = registrar_.entry().owner.word();
   for (int i = 0; i < 2; ++i) {  // it holds the epoch back, but changes its entry
     Home().clients[other].word = Word(other).Beat(5).word();
     Observe(6);
@@ -400,12 +432,12 @@ TEST_F(RegistrarParts, ObserverExpelsAClientThatHasNotChangedItsEntryForOneAndAH
 
 TEST_F(RegistrarParts, ObserverFreesTheEntriesOfTheDead) {
   uint64_t &one = Home().clients[index_ - 1].owner, &two = Home().clients[index_ + 1].owner;
-  one = two = registrar_.entry().owner - 1;  // an earlier incarnation of this node
+  one = two = registrar_.entry().owner.word() - 1;  // an earlier incarnation of this node
   Observe(1);
   clock_.Advance(kLeaseNs / 64);
   Observe(1);
-  EXPECT_EQ(one, 0u);
-  EXPECT_EQ(two, 0u);
+  for (const uint64_t word : {one, two})
+    EXPECT_EQ(word, kvs::OwnerWord(registrar_.entry().owner.word() - 1).Released().word());
   EXPECT_EQ(stats_.dead_clients_found, 2u);
   EXPECT_TRUE(own_work_.compaction_wanted);
 }
@@ -756,7 +788,7 @@ class UpkeepParts : public TableParts {
 TEST_F(UpkeepParts, MaintenanceFreesWhatNoClientCanKnowAnyMore) {
   const uint64_t epoch = Home().epoch;
   kvs::ClientEntry& other = Home().clients[epochs_.registrar.client_index() + 1];  // another client's
-  other = {epochs_.registrar.entry().owner, ClientWord::Make(kvs::ClientState::kAlive, 1, epoch).word()};
+  other = {epochs_.registrar.entry().owner.word(), ClientWord::Make(kvs::ClientState::kAlive, 1, epoch).word()};
   // A table and a large block of two chunks are retired.
   epochs_.retired.Add({{1, 4 * shape_.chunk_bytes}});
   epochs_.memory->Retire({.address = {2, 8 * shape_.chunk_bytes}, .bytes = 2 * shape_.chunk_bytes, .birth = epoch});

@@ -53,7 +53,9 @@ class Checker {
     }
     CheckExtents();
     const auto home_area = Load<kvs::HomeArea>(home_->bytes, kvs::kHomeAreaOffset);
-    for (const kvs::ClientEntry& client : home_area.clients) report_.clients += client.owner != 0;
+    for (const kvs::ClientEntry& client : home_area.clients) {
+      report_.clients += kvs::OwnerWord(client.owner).held();
+    }
     const auto used = [](uint64_t word) { return word != 0; };
     if (home_area.configuration != 0 || home_area.counters.reserved != 0 ||
         std::ranges::any_of(home_area.reserved, used) || std::ranges::any_of(home_area.acknowledged, used)) {

@@ -265,7 +265,7 @@ TEST_P(Leases, AClientThatRegistersAnewHoldsTheEpochBackBeforeItsOperationsGoOn)
   ASSERT_TRUE(zombie->Put("warm", "x").ok());
   Expel(*other);
   const auto is_expelled = [](const kvs::ClientEntry& entry) {
-    return entry.owner != 0 && kvs::ClientWord(entry.word).state() == kvs::ClientState::kExpelled;
+    return kvs::OwnerWord(entry.owner).held() && kvs::ClientWord(entry.word).state() == kvs::ClientState::kExpelled;
   };
   const kvs::ClientEntry* const entry = std::find_if(std::begin(Home().clients), std::end(Home().clients), is_expelled);
   ASSERT_NE(entry, std::end(Home().clients));
@@ -293,7 +293,7 @@ TEST_P(Leases, AClientThatEndsAfterItWasExpelledLeavesItsEntryFree) {
   Expel(*other);
   client.reset();
   uint32_t used = 0;
-  for (const kvs::ClientEntry& entry : Home().clients) used += entry.owner != 0 ? 1 : 0;
+  for (const kvs::ClientEntry& entry : Home().clients) used += kvs::OwnerWord(entry.owner).held() ? 1 : 0;
   EXPECT_EQ(used, 1u);
 }
 
@@ -305,7 +305,7 @@ TEST_P(Leases, AnAnnouncementThatWasLostIsMadeAgain) {
     Poll(*other, 2);
     // Make it look as if the latest heartbeats had never arrived.
     for (kvs::ClientEntry& entry : Home().clients) {
-      if (entry.owner == 0) continue;
+      if (!kvs::OwnerWord(entry.owner).held()) continue;
       const kvs::ClientWord word(entry.word);
       entry.word = kvs::ClientWord::Make(word.state(), word.heartbeats() - 1, word.epoch() - 1).word();
     }
@@ -386,7 +386,7 @@ TEST(Registration, BeyondTheFirstEntriesEachClientGetsOneOfItsOwn) {
   const auto& home = *reinterpret_cast<const kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset);
   const auto registered = [&home] {
     return std::count_if(std::begin(home.clients), std::end(home.clients),
-                         [](const kvs::ClientEntry& entry) { return entry.owner != 0; });
+                         [](const kvs::ClientEntry& entry) { return kvs::OwnerWord(entry.owner).held(); });
   };
   EXPECT_EQ(registered(), 100);
   clients.clear();
@@ -398,12 +398,12 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   ManualClock clock;
   TestStore store({.clock = &clock});
   auto& core = static_cast<kvs::StoreCore&>(store.store());
-  const uint64_t owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
+  const kvs::OwnerWord owner = kvs::OwnerWord().ClaimedBy(core.node().id(), core.node().incarnation());
   auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
   const auto mine = [&] {
     std::vector<uint32_t> indexes;
     for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
-      if (entries[i].owner == owner) indexes.push_back(i);
+      if (entries[i].owner == owner.word()) indexes.push_back(i);
     }
     return indexes;
   };
@@ -411,7 +411,7 @@ TEST(Registration, EntriesThatWereAbandonedAreTakenByNobodyOfTheProcessBeforeThe
   for (uint32_t i = 0; i < kAbandoned; ++i) {
     ASSERT_TRUE(core.state().held_entries.Hold(i));
     core.state().held_entries.Abandon({i, owner});
-    if (i % 2 == 0) entries[i].owner = owner;
+    if (i % 2 == 0) entries[i].owner = owner.word();
   }
   auto client = store.NewClient();
   ASSERT_EQ(mine().size(), kAbandoned / 2 + 1);
@@ -441,10 +441,11 @@ TEST(Registration, TheLastOfAProcessGivesBackWhatAnotherOneCouldNot) {
   auto* const entries = reinterpret_cast<kvs::HomeArea*>(store.memory().data() + kvs::kHomeAreaOffset)->clients;
   constexpr uint32_t kOther = kvs::kMaxClients - 1;  // beyond those that anybody looks at
   ASSERT_TRUE(core.state().held_entries.Hold(kOther));
-  entries[kOther].owner = uint64_t{core.node().id()} << 32 | core.node().incarnation();
-  core.state().held_entries.Abandon({kOther, entries[kOther].owner});
+  const kvs::OwnerWord owner = kvs::OwnerWord().ClaimedBy(core.node().id(), core.node().incarnation());
+  entries[kOther].owner = owner.word();
+  core.state().held_entries.Abandon({kOther, owner});
   client.reset();
-  EXPECT_EQ(entries[kOther].owner, 0u);
+  EXPECT_EQ(entries[kOther].owner, owner.Released().word());
 }
 
 TEST(Pins, AnExpelledClientPinsWhatItMayHaveSeenAndNothingElse) {

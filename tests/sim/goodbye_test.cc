@@ -15,7 +15,8 @@ constexpr krcore::NodeId kHome = 1;
 
 ptrdiff_t Entries(const Stage& stage) {
   const kvs::HomeArea home = stage.Home();
-  return std::ranges::count_if(home.clients, [](const kvs::ClientEntry& entry) { return entry.owner != 0; });
+  return std::ranges::count_if(home.clients,
+                               [](const kvs::ClientEntry& entry) { return kvs::OwnerWord(entry.owner).held(); });
 }
 
 // The last client of a process has nobody to leave its entry to.

@@ -195,7 +195,8 @@ std::vector<uint32_t> Simulation::EntriesOf(const Process& process) const {
   const krcore::Node& node = process.store->node();
   std::vector<uint32_t> entries;
   for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
-    if (EntryAt(i).owner == (uint64_t{node.id()} << 32 | node.incarnation())) entries.push_back(i);
+    const kvs::OwnerWord owner(EntryAt(i).owner);
+    if (owner.held() && owner.node() == node.id() && owner.incarnation() == node.incarnation()) entries.push_back(i);
   }
   return entries;
 }
