@@ -131,7 +131,7 @@ bool MemoryState::IsEvacuating(GlobalAddress address) const {
 void MemoryState::SetEvacuating(std::span<const uint64_t> slots, uint64_t evacuations) {
   std::vector<EvacuationWord> now;
   for (const uint64_t slot : slots) {
-    if (slot != 0) now.emplace_back(slot);
+    if (!EvacuationWord(slot).empty()) now.emplace_back(slot);
   }
   const bool more = std::any_of(now.begin(), now.end(), [&](EvacuationWord word) {
     return std::none_of(evacuating_.begin(), evacuating_.end(),

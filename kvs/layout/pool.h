@@ -124,16 +124,18 @@ class ChunkWord {
 };
 static_assert(sizeof(ChunkWord) == 8);
 
-// A chunk that is being emptied, as the home's evacuation slots name it: node 8 | generation 28 | chunk 28. 0: none.
-// (Reserved: node 0 with a nonce of 56 bits, which means none too.)
+// A chunk that is being emptied, as the home's evacuation slots name it: node 8 | generation 28 | chunk 28. Node 0: the
+// slot is empty; the rest is a nonce, 0 at first, and another one each time that the slot is cleared.
 class EvacuationWord {
  public:
   constexpr EvacuationWord() = default;
+  static constexpr EvacuationWord Empty(uint64_t nonce) { return EvacuationWord(nonce >> 8); }
   constexpr explicit EvacuationWord(uint64_t word) : word_(word) {}
   constexpr EvacuationWord(krcore::NodeId node, uint32_t chunk, uint64_t generation)
       : word_(uint64_t{node & 0xff} << 56 | (generation & kMask) << 28 | (chunk & kMask)) {}
   constexpr uint64_t word() const { return word_; }
   constexpr krcore::NodeId node() const { return static_cast<krcore::NodeId>(word_ >> 56); }
+  constexpr bool empty() const { return node() == krcore::kNoNode; }
   constexpr uint32_t chunk() const { return word_ & kMask; }
   constexpr bool OfGeneration(uint64_t generation) const { return (word_ >> 28 & kMask) == (generation & kMask); }
 

@@ -28,8 +28,11 @@ constexpr uint64_t kSparseTablePercent = 20;
 // [Empty 1] Tells all clients of the chunks. Chunks for which there is no evacuation slot are left for another time.
 Task<Step> Mover::Announce() {
   uint64_t* const slots = op_.buffers->slots.data();
+  EvacuationSlots found;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadSlots(&found));
   size_t next = 0;
   for (uint32_t slot = 0; slot < kEvacuationSlots && next < victims_.size(); ++slot) {
+    if (!found[slot].empty()) continue;  // it is another mover's
     Victim& victim = victims_[next];
     // From here on nobody cuts from it.
     const ChunkWord full = victim.word.kind() == ChunkKind::kTables   ? victim.word.As(ChunkKind::kTables, 0xfffff)
@@ -45,9 +48,9 @@ Task<Step> Mover::Announce() {
       }
       victim.word = full;
     }
-    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, 0, victim.Evacuation().word(), &slots[0]);
+    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, found[slot].word(), victim.Evacuation().word(), &slots[0]);
     KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-    if (slots[0] != 0) continue;  // it is another mover's
+    if (slots[0] != found[slot].word()) continue;  // likewise
     victim.slot = slot;
     ++next;
   }
@@ -56,17 +59,29 @@ Task<Step> Mover::Announce() {
   co_return co_await epochs_.home.Count(op_.batch, kEvacuationsOffset, 1, &slots[0]);
 }
 
+Task<Step> Mover::ReadSlots(EvacuationSlots* found) {
+  op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(*found));
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+  std::memcpy(found->data(), op_.buffers->match.data(), sizeof(*found));
+  co_return Step::kOk;
+}
+
+// Clears a slot if it has this word.
+Task<Step> Mover::ClearSlot(uint32_t slot, EvacuationWord word) {
+  const EvacuationWord empty = EvacuationWord::Empty(common_.nonces.Next());
+  op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, word.word(), empty.word(), &op_.buffers->cas[0]);
+  const Outcome cleared = co_await op_.batch.Run();
+  co_return cleared == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
 // Clears the slots of movers that did not come to an end.
 Task<Step> Mover::ClearSlots() {
-  std::array<uint64_t, kEvacuationSlots> found;
-  op_.batch.Read({home(), kEvacuationOffset}, op_.buffers->match.data(), sizeof(found));
-  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  std::memcpy(found.data(), op_.buffers->match.data(), sizeof(found));
+  EvacuationSlots found;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadSlots(&found));
   for (uint32_t slot = 0; slot < kEvacuationSlots; ++slot) {
-    if (found[slot] == 0) continue;
-    KVS_CO_RETURN_UNLESS_OK(co_await GiveUp(EvacuationWord(found[slot])));
-    op_.batch.CompareSwap({home(), SlotOfEvacuation(slot)}, found[slot], 0, &op_.buffers->cas[0]);
-    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+    if (found[slot].empty()) continue;
+    KVS_CO_RETURN_UNLESS_OK(co_await GiveUp(found[slot]));
+    KVS_CO_RETURN_UNLESS_OK(co_await ClearSlot(slot, found[slot]));
   }
   co_return Step::kOk;
 }
@@ -200,9 +215,7 @@ Task<Step> Mover::End(const Victim& victim, bool free) {
     KVS_CO_RETURN_UNLESS_OK(co_await GiveUp(victim.Evacuation()));
     given_up_.insert(victim.chunk);
   }
-  op_.batch.CompareSwap({home(), SlotOfEvacuation(victim.slot)}, victim.Evacuation().word(), 0, &op_.buffers->cas[0]);
-  const Outcome cleared = co_await op_.batch.Run();
-  co_return cleared == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+  co_return co_await ClearSlot(victim.slot, victim.Evacuation());
 }
 
 Task<Step> Mover::GiveUp(EvacuationWord evacuation) {

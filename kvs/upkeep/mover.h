@@ -5,6 +5,7 @@
 #ifndef KVS_UPKEEP_MOVER_H_
 #define KVS_UPKEEP_MOVER_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -49,6 +50,7 @@ class Mover : private Part {
 
  private:
   using Chunk = std::pair<krcore::NodeId, uint32_t>;
+  using EvacuationSlots = std::array<EvacuationWord, kEvacuationSlots>;
   // A chunk that is being emptied.
   struct Victim {
     Chunk chunk;
@@ -126,6 +128,8 @@ class Mover : private Part {
   void Choose(const Census& census, const std::map<Chunk, ChunkWord>& chunks);
   Task<Step> Announce();
   Task<Step> LookAgain();
+  Task<Step> ReadSlots(EvacuationSlots* found);
+  Task<Step> ClearSlot(uint32_t slot, EvacuationWord word);
   Task<Step> ClearSlots();
   Task<Step> Free(const Victim& victim);
   Task<Step> WaitForReaders();

@@ -336,6 +336,22 @@ TEST(Words, KeepTheirFields) {
   EXPECT_EQ(evacuation.chunk(), (1u << 28) - 1);
   EXPECT_TRUE(evacuation.OfGeneration(12345 + (uint64_t{1} << 28)));
   EXPECT_FALSE(evacuation.OfGeneration(12346));
+  EXPECT_FALSE(evacuation.empty());
+  EXPECT_TRUE(EvacuationWord().empty() && EvacuationWord::Empty(~uint64_t{0}).empty());
+  EXPECT_NE(EvacuationWord::Empty(uint64_t{1} << 8).word(), 0u);
+  const OwnerWord owner = OwnerWord().ClaimedBy(0xffff, 0xffffffff);
+  EXPECT_TRUE(owner.held() && !owner.Released().held() && !OwnerWord().held());
+  EXPECT_EQ(owner.node(), 0xffffu);
+  EXPECT_EQ(owner.incarnation(), 0xffffffffu);
+  EXPECT_EQ(owner.Released().node(), 0xffffu);
+  EXPECT_EQ(owner.Released().incarnation(), 0xffffffffu);
+  std::set<uint64_t> owners = {owner.word()};
+  for (OwnerWord next = owner.Released().ClaimedBy(0xffff, 0xffffffff); next != owner;
+       next = next.Released().ClaimedBy(0xffff, 0xffffffff)) {
+    ASSERT_TRUE(owners.insert(next.word()).second);
+    ASSERT_NE(next.word(), kUncopied);
+  }
+  EXPECT_EQ(owners.size(), OwnerWord::kTurns);
   const ClientWord client = ClientWord::Make(ClientState::kAlive, 0x3ffff, 77);
   EXPECT_EQ(client.Beat(78).heartbeats(), 0u);
   EXPECT_EQ(client.Beat(78).epoch(), 78u);

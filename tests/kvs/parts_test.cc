@@ -836,8 +836,35 @@ TEST_F(UpkeepParts, CompactionMergesSparseTablesAndFreesSparseChunks) {
   EXPECT_EQ(stats_.compactions, 1u);
   EXPECT_EQ(epochs_.operations.OldestEpochInFlight(), epochs_.home.epoch());  // the mover pins nothing any more
   EXPECT_EQ(Home().mover, 0u);
-  for (const uint64_t word : Home().evacuation) EXPECT_EQ(word, 0u);
+  std::set<uint64_t> words;
+  for (const uint64_t word : Home().evacuation) {
+    EXPECT_TRUE(kvs::EvacuationWord(word).empty());
+    EXPECT_TRUE(word == 0 || words.insert(word).second);
+  }
+  EXPECT_FALSE(words.empty()) << "a slot that was cleared has the word that it had before";
   CheckKeys();
+}
+
+// Each round takes slots that the one before has cleared.
+TEST_F(UpkeepParts, NoWordOfAnEvacuationSlotComesBack) {
+  std::set<uint64_t> words = {0};
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < 8; ++i) PutKeys(keys_ + 4);
+    uint64_t last = Home().evacuation[0];
+    Task<kvs::Status> compaction = compaction_.Compact({.thorough = true}, &report_);
+    const auto round_with_look = [&] {
+      Maintain();
+      if (std::exchange(last, Home().evacuation[0]) == Home().evacuation[0]) return;
+      EXPECT_TRUE(words.insert(last).second) << "round " << round;
+    };
+    compaction.Start();
+    PollUntil([&] { return compaction.done(); }, round_with_look);
+    PollUntil([&] { return !maintenance_.running(); });
+    EXPECT_TRUE(compaction.Take().ok());
+    EXPECT_GT(report_.chunks_freed, 0u);
+    EXPECT_TRUE(kvs::EvacuationWord(Home().evacuation[0]).empty());
+  }
+  EXPECT_GE(words.size(), 7u);
 }
 
 TEST_F(UpkeepParts, DrainerEmptiesAMemoryNodeAndTakesItBack) {

@@ -212,8 +212,8 @@ bool CompactUntilScan(Stage& stage, uint32_t mover, const std::vector<uint32_t>&
   for (uint32_t i = 0; i < 20'000 && !stage.Idle(mover); ++i) {
     PollAll(stage, clients);
     const kvs::HomeArea home = stage.Home();
-    const bool emptying =
-        std::any_of(std::begin(home.evacuation), std::end(home.evacuation), [](uint64_t slot) { return slot != 0; });
+    const bool emptying = std::any_of(std::begin(home.evacuation), std::end(home.evacuation),
+                                      [](uint64_t slot) { return !kvs::EvacuationWord(slot).empty(); });
     if (!emptying) continue;
     if (announced == 0) announced = home.mover;
     if (home.mover != announced) return true;
