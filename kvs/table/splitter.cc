@@ -362,11 +362,12 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     TableRef child_now;
     KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now));
     const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
+    const uint64_t free = common_.NewFree().word();  // one for all: words must differ within a slot only
     for (uint32_t s = 0; s < slots && !finished_by_others;) {
       workbench_.AskToSwap(migration.parent, &s, slots, [&](uint32_t index) -> std::optional<Workbench::Swap> {
         const Slot slot = workbench_.ImageSlot(index);
         if (slot.state() != SlotState::kFrz) return {};
-        return Workbench::Swap{SlotOffset(index), slot.word(), common_.NewFree().word()};
+        return Workbench::Swap{SlotOffset(index), slot.word(), free};
       });
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     }
