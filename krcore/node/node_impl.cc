@@ -222,6 +222,17 @@ Status NodeImpl::ClaimService(std::string_view name, std::span<const std::byte> 
   return PublishService(name, value, deadline);
 }
 
+Result<FabricRecord> NodeImpl::ReadRecord(std::string_view name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return device_->ReadRecord(std::string(name), deadline);
+}
+
+Status NodeImpl::CompareAndSetRecord(std::string_view name, uint64_t expected, std::span<const std::byte> value,
+                                     Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(NotForked());
+  return device_->CompareAndSetRecord(std::string(name), expected, value, deadline);
+}
+
 Result<std::vector<std::byte>> NodeImpl::LookupService(std::string_view name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   const std::string what = "service '" + std::string(name) + "'";

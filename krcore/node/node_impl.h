@@ -46,6 +46,9 @@ class NodeImpl final : public Node, private messages::PortRecords {
     KRCORE_RETURN_IF_ERROR(NotForked());
     return device_->LookupRecord(std::string(name));
   }
+  Result<FabricRecord> ReadRecord(std::string_view name, Deadline deadline) override;
+  Status CompareAndSetRecord(std::string_view name, uint64_t expected, std::span<const std::byte> value,
+                             Deadline deadline) override;
   Result<std::vector<FoundMemory>> FindMemory(std::string_view name, size_t bytes) override {
     KRCORE_RETURN_IF_ERROR(NotForked());
     return device_->FindMemory(std::string(name), bytes);

@@ -79,6 +79,10 @@ inline constexpr size_t kRecordNameBytes = 16;
 inline constexpr size_t kRecordValueBytes = 112;
 Status CheckRecordName(const std::string& name);
 Status CheckRecord(const std::string& name, std::span<const std::byte> value);
+// Of the records that no device owns.
+Status CheckFabricRecord(const std::string& name, std::span<const std::byte> value);
+// What CompareAndSetRecord returns if the record's version is not the expected one.
+Status RecordIsAt(const std::string& name, uint64_t version, uint64_t expected);
 
 inline Status CheckReceives(uint32_t rq_depth, const Cq* recv_cq, uint32_t max_wr) {
   if (rq_depth > max_wr) {

@@ -84,6 +84,29 @@ TEST_P(Baseline, ReadWriteAndAtomicsReachThePeersMemory) {
   EXPECT_EQ(memory_.words()[6], 88u);
 }
 
+TEST_P(Baseline, OnlyKrcoreHasRecordsOfTheFabric) {
+  Worker worker = StartWorker();
+  const Status set = worker.node->CompareAndSetRecord("kvs-configuration", 0, std::as_bytes(std::span("one", 3)));
+  const auto read = worker.node->ReadRecord("kvs-configuration");
+  const auto of_krcore = memory_.node->ReadRecord("kvs-configuration");
+  ASSERT_OK(of_krcore.status());
+  if (!IsKrcore()) {
+    for (const Status& status : {set, read.status()}) {
+      EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+      EXPECT_NE(status.message().find("krcore does"), std::string_view::npos) << status.ToString();
+    }
+    EXPECT_EQ(of_krcore->version, 0u);
+    return;
+  }
+  ASSERT_OK(set);
+  for (const auto* record : {&read, &of_krcore}) {
+    ASSERT_OK(record->status());
+    EXPECT_EQ((*record)->version, 1u);
+    EXPECT_EQ((*record)->value.size(), 3u);
+  }
+  EXPECT_EQ(worker.node->CompareAndSetRecord("kvs-configuration", 0, {}).code(), StatusCode::kExists);
+}
+
 TEST_P(Baseline, CompletionsComeInOrderForTheSignaledOnly) {
   Worker worker = StartWorker();
   auto queue = worker.Connect(1, 48);

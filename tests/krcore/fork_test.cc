@@ -87,6 +87,8 @@ void ExpectEveryCallRefused(Node& node, Region& region, QueuePool& pool, Virtual
   ExpectRefused(node.LookupService("service", never).status(), "LookupService");
   ExpectRefused(node.ClaimService("service", {}, never), "ClaimService");
   ExpectRefused(node.LookupClaim("service").status(), "LookupClaim");
+  ExpectRefused(node.ReadRecord("record").status(), "ReadRecord");
+  ExpectRefused(node.CompareAndSetRecord("record", 0, {}), "CompareAndSetRecord");
   ExpectRefused(node.FindMemory("memory", 8).status(), "FindMemory");
   ExpectRefused(node.CheckName(), "CheckName");
   ExpectRefused(node.CreateQueuePool({}).status(), "CreateQueuePool");

@@ -57,13 +57,17 @@ bool LookUp(Device& device, const std::string& name, T* out) {
 
 class KillFounder : public ::testing::Test {
  protected:
-  void Live() {
+  // `version`: of the record that the fabric has kept with its memory, if there is any.
+  void Live(uint64_t version = 0) {
     const auto device = Open(fabric_, kVictim, true);
     EXPECT_NE(device->address().incarnation, 0u);
     KRCORE_EXPECT_OK(device->PublishRecord("alive", BytesOf(kVictim)));
     NodeId found = kNoNode;
     EXPECT_TRUE(LookUp(*device, "alive", &found));
     EXPECT_EQ(found, kVictim);
+    EXPECT_EQ(device->ReadRecord("config").value().version, version);
+    KRCORE_EXPECT_OK(device->CompareAndSetRecord("config", version, BytesOf(kVictim)));
+    EXPECT_EQ(device->ReadRecord("config").value().version, version + 1);
   }
   // A fabric whose only device is dead, with memory that waits for a successor.
   void LeaveADeadFabric() {
@@ -72,6 +76,7 @@ class KillFounder : public ::testing::Test {
       const Endpoint dead(kShm, fabric_, kVictim, true);
       KRCORE_EXPECT_OK(dead.device->PublishRecord("dead", {}));
       const auto named = dead.device->AllocMemory(4096, {.name = "named"});
+      KRCORE_EXPECT_OK(dead.device->CompareAndSetRecord("config", 0, {}));
       kill(getpid(), SIGKILL);
     }
     waitpid(child, nullptr, 0);
@@ -107,7 +112,7 @@ TEST_F(KillFounder, WhoTakesOverAFabricWhoseDevicesAreDead) {
                        [this] {
                          LeaveADeadFabric();
                          EnumerateFromHere();
-                         Live();
+                         Live(1);
                        },
                    .survivors =
                        [this] {
@@ -116,6 +121,8 @@ TEST_F(KillFounder, WhoTakesOverAFabricWhoseDevicesAreDead) {
                            const auto named = heir->AllocMemory(4096, {.name = "named"});
                            ASSERT_TRUE(named.ok()) << named.status().ToString();
                            EXPECT_TRUE((*named)->adopted()) << "somebody's only data";
+                           const uint64_t version = heir->ReadRecord("config").value().version;
+                           EXPECT_TRUE(version == 1 || version == 2) << version;
                          }
                          EXPECT_EQ(FabricState::Of(fabric_), FabricState{});
                        }});
@@ -363,6 +370,43 @@ TEST_F(KillBeside, WhoPublishesAndReplacesRecords) {
         EXPECT_EQ(living_.device->LookupRecord("dying").status().code(), StatusCode::kNotFound);
       },
       again);  // so that the old value lies in the first free slot
+}
+
+// The record is the last one that was set, whole, and the next to set it is not hindered.
+TEST_F(KillBeside, WhoSetsRecordsOfTheFabric) {
+  const auto value_of = [](uint64_t version) {
+    return std::vector<std::byte>(version * 41 % 300, static_cast<std::byte>(version));
+  };
+  const auto read = [&](Device& device) {
+    const auto record = device.ReadRecord("config");
+    EXPECT_TRUE(record.ok()) << record.status().ToString();
+    if (!record.ok()) return uint64_t{0};
+    EXPECT_EQ(record->value, value_of(record->version));
+    return record->version;
+  };
+  const auto set = [&](Device& device) {
+    const uint64_t version = read(device);
+    KRCORE_EXPECT_OK(device.CompareAndSetRecord("config", version, value_of(version + 1)));
+    EXPECT_EQ(read(device), version + 1);
+  };
+  set(*living_.device);
+  state_ = FabricState::Of(fabric_);
+  constexpr uint64_t kSets = 3;
+  uint64_t version = 1, versions_seen = 0;
+  DieEverywhere(
+      [&](Endpoint& self) {
+        for (uint64_t i = 0; i < kSets; ++i) set(*self.device);
+        EXPECT_EQ(self.device->CompareAndSetRecord("config", 0, {}).code(), StatusCode::kExists);
+      },
+      nullptr,
+      [&] {
+        const uint64_t now = read(*living_.device);
+        EXPECT_TRUE(now >= version && now <= version + kSets) << version << " to " << now;
+        versions_seen |= uint64_t{1} << (now - version);
+        set(*living_.device);
+      },
+      [&] { version = read(*living_.device); });
+  EXPECT_EQ(versions_seen, (uint64_t{1} << (kSets + 1)) - 1) << "deaths before, between and after";
 }
 
 // ---- messages

@@ -1,5 +1,7 @@
-// What holds while several queues work on one memory: atomics add up, and words never tear.
+// What holds while several queues work on one memory: atomics add up, and words never tear. Likewise several threads on
+// one record.
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -189,6 +191,51 @@ TEST_P(Concurrency, MessagesOfTwoSendersArriveEachOnceAndInTheirOrder) {
   }
   first.join();
   second.join();
+}
+
+class FabricRecordRaces : public RnicTest {};
+INSTANTIATE_TEST_SUITE_P(All, FabricRecordRaces, ::testing::ValuesIn(ThreadedProviders()),
+                         [](const auto& info) { return info.param.label; });
+
+// Each value has its version in every byte, so half a value, or one of another version, would be seen.
+TEST_P(FabricRecordRaces, CountingThreadsLoseNothingAndReadersSeeVersionsWholeAndInOrder) {
+  if (IsNic(*a_->device)) GTEST_SKIP() << "the provider keeps no records of the fabric";
+  constexpr uint64_t kEach = 300;
+  std::atomic<bool> done{false};
+  const auto value_of = [](uint64_t version) {
+    return std::vector<std::byte>(version * 97 % 9000, static_cast<std::byte>(version));
+  };
+  const auto read = [&](Device& device) {
+    const auto record = device.ReadRecord("count");
+    EXPECT_TRUE(record.ok()) << record.status().ToString();
+    if (!record.ok()) return uint64_t{0};
+    EXPECT_EQ(record->value, value_of(record->version)) << record->version;
+    return record->version;
+  };
+  const auto count = [&](Device& device) {
+    for (uint64_t won = 0; won < kEach;) {
+      const uint64_t version = read(device);
+      const Status set = device.CompareAndSetRecord("count", version, value_of(version + 1));
+      EXPECT_TRUE(set.ok() || set == StatusCode::kExists) << set.ToString();
+      if (set.ok()) ++won;
+      if (!set.ok() && !(set == StatusCode::kExists)) return;
+    }
+  };
+  const auto watch = [&](Device& device) {
+    for (uint64_t last = 0; !done;) {
+      const uint64_t version = read(device);
+      EXPECT_GE(version, last);
+      last = version;
+    }
+  };
+  std::vector<std::thread> counting;
+  for (Device* device : {a_->device.get(), a_->device.get(), b_->device.get()})  // two of them share a device
+    counting.emplace_back(count, std::ref(*device));
+  std::thread watching(watch, std::ref(*b_->device));
+  for (std::thread& thread : counting) thread.join();
+  done = true;
+  watching.join();
+  EXPECT_EQ(read(*a_->device), 3 * kEach);
 }
 
 }  // namespace

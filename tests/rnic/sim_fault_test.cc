@@ -112,6 +112,40 @@ TEST(SimKill, TheDeadLearnNothingAndReachNobody) {
   EXPECT_EQ(sim.a->device->QueryPeer(sim.b->device->address()), PeerState::kUnreachable);
   EXPECT_EQ(sim.a->device->PublishRecord("x", {}).code(), StatusCode::kUnavailable);
   EXPECT_EQ(sim.a->device->LookupRecord("x").status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(sim.a->device->ReadRecord("x").status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(sim.a->device->CompareAndSetRecord("x", 0, {}).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(sim.b->device->ReadRecord("x").value().version, 0U);
+}
+
+TEST(SimKill, AFabricsRecordOutlivesEveryDevice) {
+  SimWorld sim(kNone);
+  KRCORE_EXPECT_OK(sim.a->device->CompareAndSetRecord("config", 0, {}));
+  for (NodeId node = 1; node <= 3; ++node) sim.world->Kill(node, 0);
+  const Endpoint next(SimWorld::kProvider, sim.fabric, 1, false);
+  EXPECT_EQ(next.device->ReadRecord("config").value().version, 1U);
+}
+
+// Two Worlds of one seed do the same.
+TEST(SimKill, AFabricsRecordMayHaveBeenSetWhereNobodyAnswered) {
+  std::string histories[2];
+  for (std::string& history : histories) {
+    SimWorld sim(kNone);
+    for (int i = 0; i < 64; ++i) {
+      const uint64_t version = sim.b->device->ReadRecord("config").value().version;
+      sim.world->LeaveUnanswered(true);
+      const Deadline soon = Deadline::After(sim.world->clock(), 1000);
+      EXPECT_EQ(sim.a->device->CompareAndSetRecord("config", version, {}, soon).code(), StatusCode::kTimeout);
+      EXPECT_EQ(sim.a->device->CompareAndSetRecord("config", version + 2, {}, soon).code(), StatusCode::kTimeout);
+      EXPECT_EQ(sim.a->device->ReadRecord("config", soon).status().code(), StatusCode::kTimeout);
+      sim.world->LeaveUnanswered(false);
+      const uint64_t now = sim.b->device->ReadRecord("config").value().version;
+      history += now == version ? '.' : now == version + 1 ? '+' : '?';
+    }
+  }
+  EXPECT_EQ(histories[0].find('?'), std::string::npos) << histories[0];
+  EXPECT_NE(histories[0].find('.'), std::string::npos) << histories[0];
+  EXPECT_NE(histories[0].find('+'), std::string::npos) << histories[0];
+  EXPECT_EQ(histories[0], histories[1]);
 }
 
 TEST(SimKill, ADeadTargetIsRetryExceededAndItsSuccessorFindsItsMemory) {

@@ -31,6 +31,16 @@ void FillAndDie(Child::Self& self, const std::string& fabric, NodeId node, const
   self.Sleep();
 }
 
+void RemoveFile(const std::string& name) {
+  EXPECT_EQ(unlink((std::string(sw::kShmDirectory) + "/" + name).c_str()), 0) << name;
+}
+
+// Does what a cleaner does: removes the files, or only the one by which the fabric is found.
+void RemoveFiles(const std::string& fabric) {
+  for (const std::string& name : Files(fabric)) RemoveFile(name);
+}
+void RemoveControlFile(const std::string& fabric) { RemoveFile(sw::FabricPrefix(fabric) + "ctl"); }
+
 TEST(SwFabric, UnknownProviderNamesTheKnownOnes) {
   const auto opened = OpenDevice({.provider = "carrier-pigeon", .fabric = "x"});
   EXPECT_EQ(opened.status().code(), StatusCode::kUnsupported);
@@ -231,6 +241,140 @@ TEST(SwFabric, NamedMemoryOfOthersIsFoundAsLongAsItIsThere) {
   EXPECT_TRUE(CleanStaleFabrics("sw", fabric, true).ok());
 }
 
+// ---- records of the fabric itself
+
+uint64_t VersionOf(Device& device) {
+  const auto record = device.ReadRecord("config");
+  EXPECT_TRUE(record.ok()) << record.status().ToString();
+  return record.ok() ? record->version : ~uint64_t{0};
+}
+void SetRecord(Device& device, uint64_t expected) {
+  KRCORE_EXPECT_OK(device.CompareAndSetRecord("config", expected, {}));
+}
+std::string RecordFile(const std::string& fabric) {
+  return std::string(sw::kShmDirectory) + "/" + sw::FabricPrefix(fabric) + sw::kRecordPrefix + "config";
+}
+
+TEST(SwFabric, ItsRecordsGoWithTheLastDeviceUnlessMemoryIsKept) {
+  for (const char* prefix : {"", "inproc:"}) {
+    const std::string fabric = UniqueFabric(prefix);
+    const AllocOptions options{.name = "pool", .keep_on_close = true};
+    {
+      auto device = OpenNode(fabric, 5, true).value();
+      SetRecord(*device, 0);
+    }
+    EXPECT_TRUE(Files(fabric).empty());
+    {
+      auto device = OpenNode(fabric, 5, true).value();
+      EXPECT_EQ(VersionOf(*device), 0U);
+      SetRecord(*device, 0);
+      (void)device->AllocMemory(8192, options).value();
+    }
+    {
+      auto device = OpenNode(fabric, 6, true).value();
+      EXPECT_EQ(VersionOf(*device), 1U);
+      SetRecord(*device, 1);
+    }
+    {
+      auto device = OpenNode(fabric, 5, true).value();
+      EXPECT_EQ(VersionOf(*device), 2U);
+      (void)device->AllocMemory(8192, {.name = "pool"}).value();  // finally goes
+      EXPECT_EQ(VersionOf(*device), 2U);
+    }
+    EXPECT_TRUE(Files(fabric).empty());
+    auto device = OpenNode(fabric, 5, true).value();
+    EXPECT_EQ(VersionOf(*device), 0U);
+  }
+}
+
+TEST(SwFabric, ItsRecordsOutliveAllItsProcessesAsLongAsNamedMemoryDoes) {
+  for (const bool named : {false, true}) {
+    const std::string fabric = UniqueFabric("");
+    Child child([&](Child::Self& self) {
+      auto device = OpenNode(fabric, 5, true).value();
+      SetRecord(*device, 0);
+      std::unique_ptr<Memory> memory;
+      if (named) memory = device->AllocMemory(8192, {.name = "pool"}).value();
+      self.Ready();
+      self.Sleep();
+    });
+    ASSERT_TRUE(child.WaitReady());
+    child.Kill();
+    EXPECT_EQ(OpenNode(fabric, 6, false).status().code(), StatusCode::kNotFound);
+    {
+      auto device = OpenNode(fabric, 6, true).value();
+      EXPECT_EQ(VersionOf(*device), named ? 1U : 0U);
+    }
+    EXPECT_EQ(Files(fabric).size(), named ? 2U : 0U);
+    ASSERT_TRUE(CleanStaleFabrics("sw", fabric, false).ok());
+    EXPECT_TRUE(Files(fabric).empty());
+  }
+}
+
+TEST(SwFabric, ItsRecordsAreCleanedWithItsMemoryAndNotBefore) {
+  const std::string fabric = UniqueFabric("");
+  auto first = OpenNode(fabric, 5, true).value();
+  auto memory = first->AllocMemory(8192, {.name = "pool", .keep_on_close = true}).value();
+  SetRecord(*first, 0);
+  RemoveControlFile(fabric);
+  EXPECT_EQ(CleanStaleFabrics("sw", fabric, true).status().code(), StatusCode::kExists) << "memory is in use";
+  EXPECT_EQ(Files(fabric).size(), 3U) << "segment, memory, record";
+  memory.reset();
+  first.reset();
+  EXPECT_TRUE(CleanStaleFabrics("sw", fabric, false).value().removed.empty());
+  EXPECT_EQ(VersionOf(*OpenNode(fabric, 6, true).value()), 1U);
+  EXPECT_EQ(CleanStaleFabrics("sw", fabric, true).value().removed, std::vector<std::string>{fabric});
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, WhoseFilesWereRemovedNeitherReadsNorSetsRecordsOfTheNextFabricOfThatName) {
+  const std::string fabric = UniqueFabric("");
+  auto first = OpenNode(fabric, 1, true).value();
+  SetRecord(*first, 0);
+  const auto refused = [&] {
+    const auto record = first->ReadRecord("config");
+    EXPECT_EQ(record.status().code(), StatusCode::kUnavailable) << "never set, or another fabric's";
+    const Status set = first->CompareAndSetRecord("config", 1, {});
+    EXPECT_EQ(set.code(), StatusCode::kUnavailable);
+    EXPECT_NE(set.message().find("removed"), std::string_view::npos) << set.ToString();
+  };
+  RemoveControlFile(fabric);
+  refused();
+  auto second = OpenNode(fabric, 1, true).value();
+  EXPECT_EQ(VersionOf(*second), 0U) << "a fabric that begins has no memory, and no record";
+  refused();
+  SetRecord(*second, 0);
+  refused();
+  first.reset();
+  EXPECT_EQ(VersionOf(*second), 1U);
+  second.reset();
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
+TEST(SwFabric, ReadersOfItsRecordsDoNotWaitForWriters) {
+  const std::string fabric = UniqueFabric("");
+  auto device = OpenNode(fabric, 1, true).value();
+  SetRecord(*device, 0);
+  const auto locking = sw::OpenShmBacking(fabric, false).value();  // has the admin lock, as a writer that is stopped
+  EXPECT_EQ(VersionOf(*device), 1U);
+  locking->UnlockAdmin();
+  SetRecord(*device, 1);
+}
+
+TEST(SwFabric, AFileThatIsNoRecordIsCorrupt) {
+  const std::string fabric = UniqueFabric("");
+  auto device = OpenNode(fabric, 1, true).value();
+  SetRecord(*device, 0);
+  for (const auto length : {off_t{8}, off_t{4096}}) {
+    ASSERT_EQ(truncate(RecordFile(fabric).c_str(), 0), 0);
+    ASSERT_EQ(truncate(RecordFile(fabric).c_str(), length), 0);
+    EXPECT_EQ(device->ReadRecord("config").status().code(), StatusCode::kCorrupt);
+    EXPECT_EQ(device->CompareAndSetRecord("config", 1, {}).code(), StatusCode::kCorrupt);
+  }
+  device.reset();
+  EXPECT_TRUE(Files(fabric).empty());
+}
+
 TEST(SwFabric, CleaningSparesTheLivingAndTheKept) {
   const std::string stale = UniqueFabric(""), kept = UniqueFabric(""), living = UniqueFabric("");
   {
@@ -269,16 +413,6 @@ TEST(SwFabric, ALinkOrForeignModeInPlaceOfTheControlFileIsRefused) {
   EXPECT_EQ(OpenNode(fabric, 1, true).status().code(), StatusCode::kPermissionDenied);
   ASSERT_EQ(unlink(path.c_str()), 0);
 }
-
-void RemoveFile(const std::string& name) {
-  EXPECT_EQ(unlink((std::string(sw::kShmDirectory) + "/" + name).c_str()), 0) << name;
-}
-
-// Does what a cleaner does: removes the files, or only the one by which the fabric is found.
-void RemoveFiles(const std::string& fabric) {
-  for (const std::string& name : Files(fabric)) RemoveFile(name);
-}
-void RemoveControlFile(const std::string& fabric) { RemoveFile(sw::FabricPrefix(fabric) + "ctl"); }
 
 TEST(SwFabric, WhoseFilesWereRemovedLeavesThoseOfTheNextFabricOfThatName) {
   const std::string fabric = UniqueFabric("");

@@ -1,4 +1,10 @@
 // Several processes on one fabric of the software RNIC, and what kill -9 leaves of it.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <new>
+#include <thread>
+
 #include "krcore/rnic/sw/fabric.h"
 #include "krcore/rnic/sw/inbox.h"
 #include "krcore/rnic/sw/shm_file.h"
@@ -210,6 +216,128 @@ TEST(SwProcesses, SenderThatDiesBetweenClaimAndPublishDoesNotBlockTheQueue) {
   // The receive that the dead one had claimed serves the next message.
   EXPECT_EQ(initiator.Run(initiator.Wr(Opcode::kSend, &out, 0)), WcStatus::kSuccess);
   EXPECT_EQ(target.endpoint.Next().wr_id, 0U);
+}
+
+// ---- a record of the fabric, counted up by processes
+
+// What they know of their tries, in memory that all of them share.
+struct Counts {
+  std::atomic<uint64_t> tried, won;
+};
+
+// Each value has its version and who wrote it in every word, and its size depends on both.
+std::vector<std::byte> ValueOf(uint64_t version, uint64_t writer) {
+  const std::vector<uint64_t> words(2 + (version * 31 + writer * 7) % 2000, version << 16 | writer);
+  std::vector<std::byte> value(words.size() * 8);
+  std::memcpy(value.data(), words.data(), value.size());
+  return value;
+}
+
+// Returns the version, after checking that somebody has written just this.
+uint64_t ReadCount(Device& device) {
+  const auto record = device.ReadRecord("count");
+  EXPECT_TRUE(record.ok()) << record.status().ToString();
+  if (!record.ok() || record->version == 0) return 0;
+  uint64_t first = 0;
+  EXPECT_GE(record->value.size(), sizeof(first));
+  if (record->value.size() >= sizeof(first)) std::memcpy(&first, record->value.data(), sizeof(first));
+  EXPECT_EQ(record->value, ValueOf(record->version, first & 0xffff)) << record->version;
+  return record->version;
+}
+
+void CountOnce(Device& device, uint64_t writer, Counts& counts) {
+  for (;;) {
+    const uint64_t version = ReadCount(device);
+    ++counts.tried;
+    const Status set = device.CompareAndSetRecord("count", version, ValueOf(version + 1, writer));
+    if (set.ok()) ++counts.won;
+    if (set.ok()) return;
+    --counts.tried;
+    EXPECT_EQ(set.code(), StatusCode::kExists) << set.ToString();
+    if (!(set == StatusCode::kExists)) return;
+  }
+}
+
+class SwCounting : public ::testing::Test {
+ protected:
+  SwCounting()
+      : counts_(new (mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                    Counts{}) {}
+  ~SwCounting() override { munmap(counts_, sizeof(Counts)); }
+  std::unique_ptr<Device> OpenOne(bool create) {
+    return OpenDevice({.fabric = fabric_, .node = kNoNode, .create_fabric = create}).value();
+  }
+
+  const std::string fabric_ = UniqueFabric("");
+  Counts* const counts_;
+};
+
+TEST_F(SwCounting, ProcessesLoseNothing) {
+  constexpr int kEach = 400;
+  {
+    const auto device = OpenOne(true);
+    const auto count = [&](uint64_t writer) {
+      return [this, writer](Child::Self&) {
+        const auto own = OpenOne(false);
+        for (int i = 0; i < kEach; ++i) CountOnce(*own, writer, *counts_);
+      };
+    };
+    Child first(count(1)), second(count(2)), third(count(3));
+    uint64_t last = 0;
+    for (int i = 0; i < 3 * kEach; ++i) {  // whoever reads meanwhile sees it grow, and nothing else
+      const uint64_t version = ReadCount(*device);
+      EXPECT_GE(version, last);
+      last = version;
+    }
+    EXPECT_EQ(first.Wait(), 0);
+    EXPECT_EQ(second.Wait(), 0);
+    EXPECT_EQ(third.Wait(), 0);
+    EXPECT_EQ(ReadCount(*device), 3U * kEach);
+  }
+  EXPECT_EQ(FilesOf(fabric_), 0U);
+}
+
+// At each kill one try at most is under way, which has counted or has not.
+TEST_F(SwCounting, ProcessesThatAreKilledLoseNothingTearNothingAndHinderNobody) {
+  constexpr int kRounds = 60;
+  {
+    const auto device = OpenOne(true);
+    const auto count_for_ever = [&](uint64_t writer) {
+      return [this, writer](Child::Self& self) {
+        const auto own = OpenOne(false);
+        self.Ready();
+        while (!::testing::Test::HasFailure()) CountOnce(*own, writer, *counts_);
+      };
+    };
+    std::atomic<bool> done{false};
+    const auto survive = [&] {
+      const auto own = OpenOne(false);
+      while (!done) CountOnce(*own, 1, *counts_);
+    };
+    {
+      Child first(count_for_ever(2)), second(count_for_ever(3));
+      ASSERT_TRUE(first.WaitReady() && second.WaitReady());
+      std::thread survivor(survive);
+      for (int round = 0; round < kRounds; ++round) {
+        Child victim(count_for_ever(4 + round));
+        if (!victim.WaitReady()) ADD_FAILURE() << "a victim ended by itself";
+        const uint64_t begin = ReadCount(*device);
+        while (ReadCount(*device) < begin + round % 7 && !HasFailure()) continue;
+        victim.Kill();
+        CountOnce(*device, 0, *counts_);
+      }
+      done = true;
+      survivor.join();
+      first.Kill();
+      second.Kill();
+    }
+    (void)OpenOne(false);
+    EXPECT_EQ(FilesOf(fabric_), 3U) << "the control file, the first segment of the device, and the record";
+    EXPECT_GE(ReadCount(*device), counts_->won);
+    EXPECT_LE(ReadCount(*device), counts_->tried);
+    EXPECT_LE(counts_->tried - counts_->won, kRounds + 2U);
+  }
+  EXPECT_EQ(FilesOf(fabric_), 0U);
 }
 
 TEST(SwProcesses, AForkedChildDoesNotKeepItsDeadParentAlive) {

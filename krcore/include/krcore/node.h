@@ -142,6 +142,38 @@ class Node : public OfOneProcess {
     return Status(StatusCode::kNotFound);
   }
 
+  // A few records of the fabric itself, for what its nodes must agree on whoever dies, e.g. a store's configuration.
+  // They have no owner and outlive whoever wrote them. Names are [a-z0-9_-]{1,32}, values up to kMaxFabricRecordBytes.
+  // What nodes publish or claim is something else, and may have the same names.
+  //
+  // Both calls are linearizable, between all threads and processes of the fabric: each takes effect at one moment
+  // between its begin and its end. What is read is one value as a whole, namely the one that was set last. A process
+  // that is killed at any instruction in a call has set the record or has not, and nobody waits for it. A call that
+  // reports kTimeout or kUnavailable may have set the record, too: read it.
+  //
+  // A record lasts as long as the fabric has a living device, or named memory that waits for a successor
+  // (RegionOptions::name), even if all of its processes were killed or closed. Whoever leaves or joins next, or cleans
+  // the fabric (CleanStaleFabrics), then removes it.
+  //
+  // Makes system calls. Writers wait for one another, and for others that join or leave, some ten seconds at most:
+  // kTimeout, if one of them is stopped (SIGSTOP). Readers wait for nobody. Where another host is asked, both wait as
+  // ClaimService does. kUnavailable: also if the fabric's files were removed (CheckName). kUnsupported: anywhere but
+  // with control plane "krcore" on sw or sim. kInvalidArgument: the name, or a value that is too long. kCorrupt: what
+  // is stored is not a record.
+  //
+  // Returns the record; version 0 and no value if it was never set.
+  virtual Result<FabricRecord> ReadRecord(std::string_view /*name*/, Deadline /*deadline*/ = {}) {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return Status(StatusCode::kUnsupported, kNoFabricRecords);
+  }
+  // Replaces the record if its version is still `expected`; its version is then expected + 1. kExists: its version is
+  // another one, and nothing changes. kOutOfMemory: nothing changes.
+  virtual Status CompareAndSetRecord(std::string_view /*name*/, uint64_t /*expected*/,
+                                     std::span<const std::byte> /*value*/, Deadline /*deadline*/ = {}) {
+    KRCORE_RETURN_IF_ERROR(NotForked());
+    return {StatusCode::kUnsupported, kNoFabricRecords};
+  }
+
   // Returns what other nodes of the fabric have, or have left, on this host in memory of this name
   // (RegionOptions::name): the current first `bytes` of each. Empty where memory ends with its process. Makes system
   // calls.
@@ -170,6 +202,10 @@ class Node : public OfOneProcess {
 
   // One thread at a time may use the pool.
   virtual Result<std::unique_ptr<QueuePool>> CreateQueuePool(const QueuePoolOptions& options) = 0;
+
+ private:
+  static constexpr const char* kNoFabricRecords =
+      "this control plane keeps no records of the fabric itself; krcore does, on sw";
 };
 inline constexpr size_t kMaxServiceBytes = 64;
 

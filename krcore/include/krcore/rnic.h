@@ -30,9 +30,9 @@
 // peer with a Pd younger than its address handle, which may make the handle's part for that Pd. All else makes system
 // calls. These may wait longer: CreateAddressHandle (for the network, seconds where nobody answers); Qp::ToReset and
 // the destruction of a Qp (until nothing of it executes any more, at most Caps::max_retransmission_ns); the destruction
-// of an Mr (until nobody touches its memory); and, where others keep the fabric's list, PublishRecord, QueryPeer,
-// QueryIncarnation and LookupRecord until their deadline, on the clock that the device was opened with (RealClock, or a
-// World's). The default is for callers that can wait for some seconds; a caller that polls gives a deadline.
+// of an Mr (until nobody touches its memory); and, where others keep the fabric's list, calls with a deadline until
+// then, on the clock that the device was opened with (RealClock, or a World's). The default is for callers that can
+// wait for some seconds; a caller that polls gives a deadline.
 #ifndef KRCORE_RNIC_H_
 #define KRCORE_RNIC_H_
 
@@ -311,6 +311,11 @@ class Device : public OfOneProcess {
   virtual Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline = {}) = 0;
   // kNotFound: there is none. kTimeout, kUnavailable: no answer.
   virtual Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline = {}) = 0;
+
+  // As Node::ReadRecord and Node::CompareAndSetRecord: records of the fabric itself, which no device owns.
+  virtual Result<FabricRecord> ReadRecord(const std::string& name, Deadline deadline = {});
+  virtual Status CompareAndSetRecord(const std::string& name, uint64_t expected, std::span<const std::byte> value,
+                                     Deadline deadline = {});
 };
 
 // ---- opening

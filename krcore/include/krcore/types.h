@@ -107,6 +107,14 @@ struct FoundMemory {
   std::vector<std::byte> begin;
 };
 
+// A record of the fabric itself (Node::ReadRecord).
+struct FabricRecord {
+  uint64_t version = 0;  // how often it was set; 0: never
+  std::vector<std::byte> value;
+};
+inline constexpr size_t kMaxFabricRecordBytes = size_t{64} << 10;
+inline constexpr size_t kMaxFabricRecordName = 32;
+
 // What a node's software DC has done so far, as initiator and as target (docs/software_dc.md).
 struct SoftwareDcStats {
   int64_t agent_cpu_ns = 0;                  // of the thread that serves peers' requests

@@ -257,6 +257,13 @@ class SimDevice final : public Device {
     if (!fabric_->Answers(deadline)) return Status(StatusCode::kTimeout, "the fabric does not answer");
     return fabric_->LookupRecord(name);
   }
+  Result<FabricRecord> ReadRecord(const std::string& name, Deadline deadline) override {
+    return fabric_->ReadRecord(*state_, name, deadline);
+  }
+  Status CompareAndSetRecord(const std::string& name, uint64_t expected, std::span<const std::byte> value,
+                             Deadline deadline) override {
+    return fabric_->CompareAndSetRecord(*state_, name, expected, value, deadline);
+  }
 
  private:
   Fabric* const fabric_;

@@ -214,4 +214,25 @@ Result<std::vector<std::byte>> Fabric::LookupRecord(const std::string& name) con
   return Status(StatusCode::kNotFound, "no living device of fabric " + name_ + " publishes a record '" + name + "'");
 }
 
+Result<FabricRecord> Fabric::ReadRecord(const DeviceState& device, const std::string& name, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(CheckAlive(device));
+  KRCORE_RETURN_IF_ERROR(CheckFabricRecord(name, {}));
+  if (!Answers(deadline)) return Status(StatusCode::kTimeout, "the fabric does not answer");
+  const auto found = fabric_records_.find(name);
+  return found == fabric_records_.end() ? FabricRecord{} : found->second;
+}
+
+Status Fabric::CompareAndSetRecord(const DeviceState& device, const std::string& name, uint64_t expected,
+                                   std::span<const std::byte> value, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(CheckAlive(device));
+  KRCORE_RETURN_IF_ERROR(CheckFabricRecord(name, value));
+  // Of a question without an answer, chance decides whether the question was lost or the answer.
+  const bool lost = unanswered_ && engine_.random()() % 2 == 0;
+  FabricRecord& record = fabric_records_[name];
+  const uint64_t version = record.version;
+  if (version == expected && !lost) record = {expected + 1, {value.begin(), value.end()}};
+  if (!Answers(deadline)) return {StatusCode::kTimeout, "the fabric does not answer; the record may have been set"};
+  return version == expected ? Status() : RecordIsAt(name, version, expected);
+}
+
 }  // namespace krcore::rnic::sim

@@ -72,6 +72,10 @@ class Fabric {
                        Deadline deadline);
   Result<std::vector<std::byte>> LookupRecord(const std::string& name) const;
   void ForgetRecords(const DeviceState& device);
+  // Records of the fabric itself last as long as the World.
+  Result<FabricRecord> ReadRecord(const DeviceState& device, const std::string& name, Deadline deadline);
+  Status CompareAndSetRecord(const DeviceState& device, const std::string& name, uint64_t expected,
+                             std::span<const std::byte> value, Deadline deadline);
 
   // ---- named memory
   NamedMemory& named(NodeId node, const std::string& name) { return named_[{node, name}]; }
@@ -93,6 +97,7 @@ class Fabric {
   uint32_t open_devices_ = 0;
   bool unanswered_ = false;
   std::vector<Record> records_;
+  std::map<std::string, FabricRecord> fabric_records_;
   std::map<std::pair<NodeId, std::string>, NamedMemory> named_;
 };
 

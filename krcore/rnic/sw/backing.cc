@@ -105,6 +105,12 @@ class ShmBacking final : public Backing {
     return {};
   }
 
+  Status Replace(const std::string& from, const std::string& to) override {
+    const NamesLock names;
+    KRCORE_RETURN_IF_ERROR(names.status());
+    return NamesAreOurs() ? ReplaceShm(prefix_ + from, prefix_ + to) : NameGone();
+  }
+
   void Remove(const std::string& suffix) override {
     if (HasIncarnation(suffix)) {  // no other device, of this fabric or another one, has such a name
       RemoveShm(prefix_ + suffix);
@@ -149,8 +155,10 @@ class ShmBacking final : public Backing {
     if (names.status().ok() && NamesAreOurs()) RemoveShm(prefix_ + kControlSuffix);
   }
 
+  Status NameIsOurs() override { return NamesAreOurs() ? Status() : NameGone(); }
+
   Status CheckName() override {
-    if (!NamesAreOurs()) return NameGone();
+    KRCORE_RETURN_IF_ERROR(NameIsOurs());
     const std::lock_guard lock(claims_mutex_);
     for (const auto& [suffix, fd] : claims_) {
       if (IsNameOf(prefix_ + suffix, fd)) continue;
@@ -392,6 +400,7 @@ class InprocBacking final : public Backing {
     fabric_->segments[to] = node.mapped();
     return {};
   }
+  Status Replace(const std::string& from, const std::string& to) override { return Rename(from, to); }
 
   void Remove(const std::string& suffix) override {
     const std::lock_guard lock(TheTable().mutex);
@@ -419,6 +428,7 @@ class InprocBacking final : public Backing {
     if (found != table.fabrics.end() && found->second == fabric_) table.fabrics.erase(found);
   }
 
+  Status NameIsOurs() override { return {}; }
   Status CheckName() override { return {}; }
 
   Status LockAdmin() override {

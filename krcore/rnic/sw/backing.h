@@ -52,6 +52,9 @@ class Backing {
   virtual void Disown(const std::string& suffix) = 0;
   // Gives a claimed segment an unused name. kUnavailable: the fabric's names no longer mean this fabric.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
+  // Gives an unclaimed segment of this device another name, in one step with the end of a segment that has that name.
+  // Statuses as Rename.
+  virtual Status Replace(const std::string& from, const std::string& to) = 0;
   // Removes a segment of this device: one that it has claimed, or whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;
   // Removes a segment that a dead device left. kExists: a living process has it. Other errors: that cannot be told, or
@@ -61,6 +64,8 @@ class Backing {
   virtual Result<std::vector<std::string>> List() = 0;
   // Removes the control segment itself. The admin lock is held.
   virtual void RemoveControl() = 0;
+  // kUnavailable: the fabric's names no longer mean this fabric.
+  virtual Status NameIsOurs() = 0;
   // As Device::CheckName.
   virtual Status CheckName() = 0;
 

@@ -78,7 +78,7 @@ Result<Found> FindPredecessors(Fabric& fabric, const std::string& name, size_t l
 
 // Returns the node that owns named memory of that name, kept or not.
 NodeId OwnerOf(const std::string& suffix, const std::string& name) {
-  if (suffix.empty() || (suffix[0] != kNamedPrefix && suffix[0] != kKeptPrefix)) return kNoNode;
+  if (!IsNamedMemory(suffix)) return kNoNode;
   const char* const end = suffix.data() + suffix.size();
   NodeId node = kNoNode;
   const auto [rest, error] = std::from_chars(suffix.data() + 1, end, node);
@@ -304,6 +304,14 @@ class SwDevice final : public Device {
   }
   Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline /*deadline*/) override {
     return sw::LookupRecord(shared_.fabric, name);
+  }
+  Result<FabricRecord> ReadRecord(const std::string& name, Deadline /*deadline*/) override {
+    return sw::ReadRecord(shared_.fabric, name);
+  }
+  Status CompareAndSetRecord(const std::string& name, uint64_t expected, std::span<const std::byte> value,
+                             Deadline /*deadline*/) override {
+    const std::string own = shared_.fabric.OwnSuffix(shared_.tables.NextSerial());
+    return sw::CompareAndSetRecord(shared_.fabric, own, name, expected, value);
   }
 
  private:

@@ -7,6 +7,9 @@
 #include <cstdio>
 #include <cstring>
 
+#include "krcore/rnic/request_form.h"
+#include "krcore/rnic/sw/shm_file.h"
+
 namespace krcore::rnic::sw {
 
 void InitControl(Control& control) {
@@ -167,7 +170,9 @@ void Fabric::Reclaim() {
   }
   const auto suffixes = backing_->List();
   if (!suffixes.ok()) return;  // the next one reclaims the files of the dead
+  const bool ended = alive.empty() && std::ranges::none_of(*suffixes, IsNamedMemory);
   for (const std::string& suffix : *suffixes) {
+    if (ended && suffix.starts_with(kRecordPrefix)) (void)backing_->RemoveLeft(suffix);
     uint32_t index = 0, incarnation = 0;
     if (std::sscanf(suffix.c_str(), "d%u-%u.", &index, &incarnation) != 2) continue;
     if (std::find(alive.begin(), alive.end(), std::pair(index, incarnation)) == alive.end())
@@ -251,6 +256,67 @@ Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& n
                   "no living device of fabric " + fabric.name() + " publishes a record '" + name + "'");
   }
   return std::vector<std::byte>(record->value, record->value + record->length);
+}
+
+// ---- records of the fabric itself
+//
+// A record is a segment "r-<name>" that is never changed. CompareAndSetRecord makes a whole new segment under a name of
+// its own device, and then gives it the record's name by one rename(2), which ends the old segment. That is all, so:
+//
+// - Whoever opens the name gets one version, whole, and keeps it while it is mapped, though the name may be another's
+//   by then. The name is never missing between two versions.
+// - A read takes effect when it opens the name, a set when it renames. Both are single steps of the kernel (of the
+//   process's table, for "inproc:").
+// - Look, compare and rename are done under the admin lock, and nothing else gives or takes the name while a device
+//   lives. So the version that is replaced is the one that was compared. Without the lock a file for each next version,
+//   made only if there is none, would not do: a writer that sleeps between its look and its link() finds the name free
+//   once that version has been replaced and removed.
+// - A death before the rename leaves the old version and a segment that has the dead device's incarnation, which the
+//   next to join or leave removes as any other (Reclaim). A death after it leaves the new version. The kernel drops
+//   both locks (admin, names) with the process, and not before the rename is over: other threads of it hold the
+//   descriptors, too.
+// - If somebody has removed the fabric's files, a record does not seem to be unset: Backing::Open then finds nothing,
+//   and NameIsOurs says why. (Nobody notices if a record's file alone is removed.)
+
+namespace {
+
+Result<FabricRecord> Parse(const Mapping& segment, const std::string& name) {
+  FabricRecordHeader header{};
+  if (segment.length() >= sizeof(header)) std::memcpy(&header, segment.addr(), sizeof(header));
+  if (header.magic != kFabricRecordMagic || header.length > segment.length() - sizeof(header))
+    return Status(StatusCode::kCorrupt, std::string("the file ") + kRecordPrefix + name + " is not a record");
+  const std::byte* const value = segment.addr() + sizeof(header);
+  return FabricRecord{header.version, {value, value + header.length}};
+}
+
+}  // namespace
+
+Result<FabricRecord> ReadRecord(Fabric& fabric, const std::string& name) {
+  KRCORE_RETURN_IF_ERROR(CheckFabricRecord(name, {}));
+  const auto segment = fabric.backing().Open(kRecordPrefix + name);
+  if (segment.ok()) return Parse(**segment, name);
+  if (!(segment.status() == StatusCode::kNotFound)) return segment.status();
+  KRCORE_RETURN_IF_ERROR(fabric.backing().NameIsOurs());
+  return FabricRecord{};
+}
+
+Status CompareAndSetRecord(Fabric& fabric, const std::string& own, const std::string& name, uint64_t expected,
+                           std::span<const std::byte> value) {
+  KRCORE_RETURN_IF_ERROR(CheckFabricRecord(name, value));
+  Backing& backing = fabric.backing();
+  const AdminLock lock(backing);
+  KRCORE_RETURN_IF_ERROR(lock.status());
+  const auto current = ReadRecord(fabric, name);
+  if (!current.ok()) return current.status();
+  if (current->version != expected) return RecordIsAt(name, current->version, expected);
+  const auto segment = backing.Create(own, sizeof(FabricRecordHeader) + value.size(), /*claimed=*/false);
+  if (!segment.ok()) return segment.status();
+  const FabricRecordHeader header{kFabricRecordMagic, expected + 1, value.size()};
+  std::memcpy((*segment)->addr(), &header, sizeof(header));
+  if (!value.empty()) std::memcpy((*segment)->addr() + sizeof(header), value.data(), value.size());
+  const Status named = backing.Replace(own, kRecordPrefix + name);
+  if (!named.ok()) backing.Remove(own);
+  return named;
 }
 
 // ---- peers

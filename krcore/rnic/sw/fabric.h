@@ -49,7 +49,8 @@ class Fabric {
   Fabric(std::string name, std::unique_ptr<Backing> backing) : name_(std::move(name)), backing_(std::move(backing)) {}
   Status TakeSlot(NodeId wanted);
   Result<NodeId> ChooseNode(NodeId wanted);
-  // Both need the admin lock. Reclaim frees the slots of the dead, their records and their unnamed segments.
+  // Both need the admin lock. Reclaim frees the slots of the dead, their records and their unnamed segments; and the
+  // fabric's own records, if there is neither a living device nor memory that waits for a successor.
   void Reclaim();
   bool AnybodyAlive();
 
@@ -67,6 +68,11 @@ Status CheckFabricName(const std::string& fabric);
 // Small named values in the control segment, owned by the devices that published them.
 Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value);
 Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name);
+
+// As Node::ReadRecord and Node::CompareAndSetRecord. `own`: suffix of a new segment of this device.
+Result<FabricRecord> ReadRecord(Fabric& fabric, const std::string& name);
+Status CompareAndSetRecord(Fabric& fabric, const std::string& own, const std::string& name, uint64_t expected,
+                           std::span<const std::byte> value);
 
 // One remote MR as resolved from its key: where it is mapped here, and what its owner says of it.
 struct alignas(64) Translation {

@@ -19,7 +19,7 @@
 namespace krcore::rnic::sw {
 
 // Increment with every change of a structure below: processes of different builds must not share a fabric.
-inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'02;
+inline constexpr uint64_t kControlMagic = 0x73'75'72'67'65'6b'00'03;
 
 inline constexpr uint32_t kMaxDevices = 1024;
 inline constexpr uint32_t kDynamicNodes = 2 * kMaxDevices;  // ids handed out, in a cycle
@@ -55,6 +55,15 @@ struct alignas(64) RecordSlot {
   std::byte value[kRecordValueBytes];
 };
 static_assert(sizeof(RecordSlot) == 192);
+
+// A segment of its own, with the value behind this. Never changed once it has the name of its record.
+struct FabricRecordHeader {
+  uint64_t magic;
+  uint64_t version;
+  uint64_t length;
+};
+static_assert(sizeof(FabricRecordHeader) == 24);
+inline constexpr uint64_t kFabricRecordMagic = 0x73'75'72'67'65'72'00'01;
 
 inline constexpr uint32_t kHostQps = 16;
 inline constexpr uint32_t kHostQpParts = 63;  // of each initiator

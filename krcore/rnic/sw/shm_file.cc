@@ -172,10 +172,17 @@ NamesLock::~NamesLock() {
   if (directory_ >= 0) UnguardAndClose(directory_, generation_);
 }
 
-Status RenameShm(const std::string& from, const std::string& to) {
-  if (renameat2(AT_FDCWD, Path(from).c_str(), AT_FDCWD, Path(to).c_str(), RENAME_NOREPLACE) == 0) return {};
+namespace {
+
+Status RenameWith(unsigned flags, const std::string& from, const std::string& to) {
+  if (renameat2(AT_FDCWD, Path(from).c_str(), AT_FDCWD, Path(to).c_str(), flags) == 0) return {};
   return Status::FromErrno(errno, "cannot rename " + Path(from) + " to " + to);
 }
+
+}  // namespace
+
+Status RenameShm(const std::string& from, const std::string& to) { return RenameWith(RENAME_NOREPLACE, from, to); }
+Status ReplaceShm(const std::string& from, const std::string& to) { return RenameWith(0, from, to); }
 
 void RemoveShm(const std::string& name) { unlink(Path(name).c_str()); }
 
@@ -241,14 +248,16 @@ Result<bool> CleanOne(const std::string& fabric, bool also_kept) {
   if (!backing.ok()) return backing.status();
   bool removed = false;
   if (!AnybodyHolds(**backing)) {
-    const auto suffixes = (*backing)->List();
+    auto suffixes = (*backing)->List();
     if (!suffixes.ok()) {
       (*backing)->UnlockAdmin();
       return suffixes.status();
     }
     if (also_kept || !HasKept(*suffixes)) {
       Status left;
+      std::ranges::sort(*suffixes);  // records come last: they stay as long as memory whose state they tell
       for (const std::string& suffix : *suffixes) {
+        if (suffix.starts_with(kRecordPrefix) && !left.ok()) continue;
         if (Status one = (*backing)->RemoveLeft(suffix); !one.ok()) left = one;
       }
       (*backing)->RemoveControl();

@@ -43,6 +43,16 @@ std::string FabricPrefix(const std::string& fabric);
 inline constexpr char kNamedPrefix = 'm';
 inline constexpr char kKeptPrefix = 'k';
 
+// Prefix of the files of the fabric's own records. It sorts after "ctl" and after the prefixes of memory. So whoever
+// removes a fabric's files in the order of their names removes the records last: nobody takes one of them for never
+// set.
+inline constexpr const char* kRecordPrefix = "r-";
+
+// Whether a segment of that suffix is named memory.
+inline bool IsNamedMemory(const std::string& suffix) {
+  return suffix.starts_with(kNamedPrefix) || suffix.starts_with(kKeptPrefix);
+}
+
 // Opens a file of kShmDirectory by name: regular, owned by this user, not accessible to others, not a link.
 Result<FileDescriptor> OpenShmFile(const std::string& name, int extra_flags);
 // Sets the length and reserves every page of it, so that no later access can fail.
@@ -74,6 +84,8 @@ class NamesLock {
 };
 // Needs the lock. kExists: there is a file named `to`.
 Status RenameShm(const std::string& from, const std::string& to);
+// Needs the lock. A file named `to` goes; at no moment is there none.
+Status ReplaceShm(const std::string& from, const std::string& to);
 void RemoveShm(const std::string& name);
 
 // Returns, in ascending order, the processes of this user that have a device on a fabric whose control file was
