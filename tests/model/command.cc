@@ -8,16 +8,19 @@
 #include "tests/model/cache_model.h"
 #include "tests/model/directory_model.h"
 #include "tests/model/epoch_model.h"
+#include "tests/model/replication_model.h"
 #include "tests/model/sweep_model.h"
 #include "tests/model/table_model.h"
 
 namespace model {
 namespace {
 
-// The options that a model understands: each name comes with a function that takes the option's value.
+// The options that a model understands: each name comes with a function that takes the option's value. That of a text
+// returns false if the model does not understand the value.
 struct Options {
   std::map<std::string, std::function<void()>> flags;
   std::map<std::string, std::function<void(int)>> numbers;
+  std::map<std::string, std::function<bool(const std::string&)>> texts;
   std::function<bool(const std::string&)> mutation;
 };
 
@@ -67,6 +70,11 @@ bool ParseOptions(std::span<const std::string> words, const Options& options, Co
     const std::string& value = words[++i];
     if (const auto number = options.numbers.find(name); number != options.numbers.end()) {
       number->second(std::atoi(value.c_str()));
+    } else if (const auto text = options.texts.find(name); text != options.texts.end()) {
+      if (!text->second(value)) {
+        *error = word + " " + value + ": what is that?";
+        return false;
+      }
     } else if (name == "seconds") {
       command->limits.seconds = std::atof(value.c_str());
     } else if (name == "states") {
@@ -160,6 +168,53 @@ bool ParseDirectory(std::span<const std::string> words, Command* command, std::s
   return true;
 }
 
+// "02": the mask of replicas 0 and 2.
+auto ReplicaMask(uint8_t* mask) {
+  return [mask](const std::string& text) {
+    for (const char digit : text) {
+      if (digit < '0' || digit >= '0' + kMaxReplicas) return false;
+      *mask |= static_cast<uint8_t>(1 << (digit - '0'));
+    }
+    return true;
+  };
+}
+auto Views(std::vector<ChainView>* views) {
+  return [views](const std::string& text) { return ParseViews(text, views); };
+}
+
+bool ParseReplication(std::span<const std::string> words, Command* command, std::string* error) {
+  ReplicationConfig config;
+  ParseViews("01", &config.views);
+  Options options;
+  options.flags = {{"absent", [&] { config.present = false; }}, {"solo", [&] { config.solo = true; }}};
+  options.numbers = {{"slots", [&](int n) { config.slots = n; }}, {"expel", [&](int n) { config.expel = n; }}};
+  options.texts = {{"views", Views(&config.views)},
+                   {"mortal", ReplicaMask(&config.mortal)},
+                   {"suspect", ReplicaMask(&config.suspect)}};
+  options.mutation = MutationByName(&config.mutations);
+  std::vector<std::string> programs;
+  if (!ParseOptions(words, options, command, &programs, error)) return false;
+  config.programs = ParsePrograms(programs, "FS", error);
+  if (config.programs.empty() ||
+      !InRange(static_cast<int>(config.programs.size()), 1, ReplicationModel::kClients, "the number of programs",
+               error) ||
+      !InRange(config.slots, 1, ReplicationModel::kSlots, "--slots", error) ||
+      !InRange(config.expel, 0, ReplicationModel::kClients, "--expel", error)) {
+    return false;
+  }
+  for (const Program& program : config.programs) {
+    const int operations = static_cast<int>(program.size());
+    if (!InRange(operations, 1, ReplicationModel::kOperations, "a program's length", error)) return false;
+    for (const Op& op : program) {
+      if (op.kind != OpKind::kPut && op.key == 0) continue;
+      *error = "this model has no Put, and key 0 alone";
+      return false;
+    }
+  }
+  SetRun<ReplicationModel>(config, command);
+  return true;
+}
+
 bool ParseNoPrograms(std::span<const std::string> words, const Options& options, Command* command, std::string* error) {
   std::vector<std::string> programs;
   if (!ParseOptions(words, options, command, &programs, error)) return false;
@@ -249,7 +304,16 @@ kvs_model directory: splits, merges, splits again. S0: split dir[0]; M0: merge d
   --any-outcome    whoever merges may choose to replace the two tables, though they would fit into one
   --solo           check in every state that each process, running alone, comes to its end
  protections:)" +
-         MutationNames<DirectoryMutation>();
+         MutationNames<DirectoryMutation>() + R"(
+kvs_model replication: the slots of one key, mirrored. 1 to 3 programs of 1 or 2 operations of key 0 without Put.
+  F0: freeze slot 0, or kill INS there; S0: one pass of copy or sweep.
+  --views 01,1,1+2,12  the chains, head to tail, one a view; +2: replica 2 is the learner; =2: with a handover
+  --mortal 01      replicas that may die; --suspect 01: that may be removed though they live
+  --slots N        slots of the key, 1 or 2 (default 1); --absent: the key is not there at the beginning
+  --expel N        so many clients may be expelled or die; what they had posted may execute later
+  --solo           as above
+ protections:)" +
+         MutationNames<ReplicationMutation>();
 }
 
 bool ParseCommand(std::span<const std::string> words, Command* command, std::string* error) {
@@ -262,6 +326,7 @@ bool ParseCommand(std::span<const std::string> words, Command* command, std::str
   if (words[0] == "directory") return ParseDirectory(rest, command, error);
   if (words[0] == "epoch") return ParseEpoch(rest, command, error);
   if (words[0] == "sweep") return ParseSweep(rest, command, error);
+  if (words[0] == "replication") return ParseReplication(rest, command, error);
   if (words[0] == "cache") return ParseCache(rest, command, error);
   *error = "\"" + words[0] + "\": no such model";
   return false;
