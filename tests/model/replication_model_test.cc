@@ -32,8 +32,10 @@ INSTANTIATE_TEST_SUITE_P(ReplicaJoins, ReplicationModelHolds,
                                          "replication --views 1,1+2,12 --expel 1 D0I0 U0G0 S0",
                                          "replication --views 1,1+2,12,1+2,12 --suspect 2 --expel 2 U0G0 D0 S0S0",
                                          "replication --views 1,1+2,12,2 --mortal 1 --expel 1 U0G0 D0 S0G0",
-                                         "replication --views 1,1+2,1 --mortal 2 --expel 1 U0G0 U0 S0",
-                                         "replication --views 1,1=2,12 --expel 2 U0G0 D0 S0G0",
+                                         "replication --views 1,1+2,1 --mortal 2 --expel 1 U0G0 U0 S0"),
+                         LineName());
+INSTANTIATE_TEST_SUITE_P(Handover, ReplicationModelHolds,
+                         testing::Values("replication --views 1,1=2,12 --expel 2 U0G0 D0 S0G0",
                                          "replication --views 1,1=2,12 --absent --expel 1 I0 D0 S0"),
                          LineName());
 
