@@ -8,6 +8,7 @@
 #include "tests/model/cache_model.h"
 #include "tests/model/directory_model.h"
 #include "tests/model/epoch_model.h"
+#include "tests/model/home_model.h"
 #include "tests/model/replication_model.h"
 #include "tests/model/sweep_model.h"
 #include "tests/model/table_model.h"
@@ -215,6 +216,33 @@ bool ParseReplication(std::span<const std::string> words, Command* command, std:
   return true;
 }
 
+bool ParseHome(std::span<const std::string> words, Command* command, std::string* error) {
+  HomeConfig config;
+  ParseViews("01", &config.views);
+  Options options;
+  options.flags = {{"claims", [&] { config.claims = true; }}};
+  options.numbers = {{"leaseless", [&](int n) { config.leaseless = static_cast<uint8_t>(n); }},
+                     {"ghosts", [&](int n) { config.ghosts = n; }}};
+  options.texts = {{"views", Views(&config.views)}};
+  options.mutation = MutationByName(&config.mutations);
+  std::vector<std::string> programs;
+  if (!ParseOptions(words, options, command, &programs, error)) return false;
+  config.programs = ParsePrograms(programs, "NR", error);
+  if (config.programs.empty() ||
+      !InRange(static_cast<int>(config.programs.size()), 1, HomeModel::kClients, "the number of programs", error)) {
+    return false;
+  }
+  for (const Program& program : config.programs) {
+    for (const Op& op : program) {
+      if (op.kind == OpKind::kStructural) continue;
+      *error = "this model has the operations N and R";
+      return false;
+    }
+  }
+  SetRun<HomeModel>(config, command);
+  return true;
+}
+
 bool ParseNoPrograms(std::span<const std::string> words, const Options& options, Command* command, std::string* error) {
   std::vector<std::string> programs;
   if (!ParseOptions(words, options, command, &programs, error)) return false;
@@ -313,7 +341,14 @@ kvs_model replication: the slots of one key, mirrored. 1 to 3 programs of 1 or 2
   --expel N        so many clients may be expelled or die; what they had posted may execute later
   --solo           as above
  protections:)" +
-         MutationNames<ReplicationMutation>();
+         MutationNames<ReplicationMutation>() + R"(
+kvs_model home: a word of the home that clients without a lease change, too. 1 to 3 programs. N0: n -> n + 1; R0: READ.
+  --views V        as above
+  --leaseless MASK clients that have no lease
+  --claims         each writer's words are its own
+  --ghosts N       so often a client gives up a CAS that it has posted
+ protections:)" +
+         MutationNames<HomeMutation>();
 }
 
 bool ParseCommand(std::span<const std::string> words, Command* command, std::string* error) {
@@ -327,6 +362,7 @@ bool ParseCommand(std::span<const std::string> words, Command* command, std::str
   if (words[0] == "epoch") return ParseEpoch(rest, command, error);
   if (words[0] == "sweep") return ParseSweep(rest, command, error);
   if (words[0] == "replication") return ParseReplication(rest, command, error);
+  if (words[0] == "home") return ParseHome(rest, command, error);
   if (words[0] == "cache") return ParseCache(rest, command, error);
   *error = "\"" + words[0] + "\": no such model";
   return false;

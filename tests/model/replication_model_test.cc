@@ -51,7 +51,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Needed{"ins-at-head-only",
                            "replication --slots 2 --absent --views 01,1 --mortal 0 --expel 1 I0G0 I0G0"},
                     Needed{"free-recurs-by-delete", "replication --absent I0D0 I0"},
-                    Needed{"free-recurs-by-kill", "replication --views 012 --absent I0 I0 I0"},
                     Needed{"reuse-ins-block", "replication --slots 2 --absent I0 I0"}),
     NeededName());
 INSTANTIATE_TEST_SUITE_P(

@@ -63,7 +63,8 @@ INSTANTIATE_TEST_SUITE_P(Memory, ModelNeeds,
                          NeededName());
 INSTANTIATE_TEST_SUITE_P(
     Replication, ModelNeeds,
-    testing::Values(Needed{"sweep-ignores-head", "replication --views 012,12,12+3,123 --mortal 0 --expel 1 U0G0 U0 S0"},
+    testing::Values(Needed{"free-recurs-by-kill", "replication --views 012 --absent I0 I0 F0"},
+                    Needed{"sweep-ignores-head", "replication --views 012,12,12+3,123 --mortal 0 --expel 1 U0G0 U0 S0"},
                     Needed{"learner-unseen-word",
                            "replication --views 01,01+2,1+2,12,2 --mortal 01 --expel 1 U0G0 D0 S0S0"}),
     NeededName());
