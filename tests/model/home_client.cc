@@ -19,6 +19,7 @@ uint8_t HomeModel::Stepper::Swap(int replica, uint8_t from, uint8_t to) {
 int HomeModel::Stepper::Replica() const {
   switch (step()) {
     case Step::kHead: return view().head();
+    case Step::kLook:
     case Step::kHop: return view().chain[p().hop];
     case Step::kLearn:
     case Step::kLearnFix: return view().learner;
@@ -32,9 +33,12 @@ bool HomeModel::Stepper::Counts() const {
   if (IsSweeper()) return p().view == s_.active && (s_.sweep == kPass || s_.sweep == kLastPass);
   if (!model_.IsLeaseless(id_)) return p().lease != kNoLease;
   if (Mutated(M::kUnchecked)) return true;
-  if (step() == Step::kRead && Mutated(M::kReadUnchecked)) return true;
-  if (step() != Step::kRead && Mutated(M::kCheckedAtHead) && step() != Step::kHead) return true;
-  if (step() != Step::kRead && Mutated(M::kCheckedAtTail) && Replica() != view().tail()) return true;
+  const bool reads = step() == Step::kRead || step() == Step::kLook;
+  const bool at_head = Replica() == view().head(), at_tail = Replica() == view().tail();
+  if (reads && Mutated(M::kReadUnchecked)) return true;
+  if (!reads && Mutated(M::kCheckedAtHead) && !at_head) return true;
+  if (!reads && Mutated(M::kCheckedAtTail) && !at_tail) return true;
+  if (!reads && Mutated(M::kCheckedAtEnds) && !at_head && !at_tail) return true;
   return s_.numbers[Replica()] == p().view;
 }
 
@@ -53,6 +57,7 @@ void HomeModel::Stepper::Clear() {
   fresh.lease = p().lease;
   fresh.beat = p().beat;
   fresh.beat_lease = p().beat_lease;
+  fresh.live = p().live;
   fresh.floor = p().floor;
   fresh.mine = p().mine;
   fresh.ghost = p().ghost;
@@ -162,9 +167,20 @@ void HomeModel::Stepper::Learn() {
 void HomeModel::Stepper::Read() {
   const uint8_t word = s_.words[Replica()];
   if (IsSweeper()) return BeginCas(word);
-  if (op().structural == 'R') return Tell(word, false);
-  if (config_.claims && word == p().mine) return Tell(word, true);
+  if (op().structural == 'R') {
+    p().tail = word;
+    p().hop = 0;
+    return Look();
+  }
+  if (config_.claims && p().mine != 0 && word == p().mine) return Tell(word, true);
   BeginCas(word);
+}
+
+// What is reported: the tail may have left, and have no number that tells. So all replicas are asked.
+void HomeModel::Stepper::Look() {
+  const bool everywhere = model_.IsLeaseless(id_) && !Mutated(M::kReadCheckedAtTail);
+  if (everywhere && p().hop + 1 < view().length) return Go(Step::kLook);
+  Tell(p().tail, false);
 }
 
 void HomeModel::Stepper::Execute() {
@@ -172,6 +188,10 @@ void HomeModel::Stepper::Execute() {
   const State before = s_;
   switch (step()) {
     case Step::kRead: Read(); break;
+    case Step::kLook:
+      ++p().hop;
+      Look();
+      break;
     case Step::kHead: AtHead(); break;
     case Step::kHop: Hop(); break;
     default: Learn(); break;
@@ -201,6 +221,7 @@ void HomeModel::Stepper::Heartbeat(const Emit& emit) const {
     return emit(id_, "posts a heartbeat", next);
   }
   const int at = c.beat - 1;
+  c.live |= static_cast<uint8_t>(1 << view().chain[at]);
   const bool looks = (!Mutated(M::kBeatsAtHead) || at == 0) && (!Mutated(M::kBeatsAtTail) || at + 1 == view().length);
   if (looks && s_.numbers[view().chain[at]] != c.view) {
     c.beat = c.beat_lease = 0;
@@ -225,6 +246,7 @@ void HomeModel::Stepper::Idle(const Emit& emit) const {
   }
   if (!leaseless && step() == Step::kIdle && p().lease != kNoLease && p().beat == 0) {
     client.p().lease = kNoLease;
+    client.p().live = 0;
     emit(id_, "is quiet", next);
     next = s_;
     if (Mutated(M::kQuietPosts)) return;
@@ -279,6 +301,7 @@ void HomeModel::Stepper::Steps(const Emit& emit) const {
                                        "",
                                        "",
                                        "READ",
+                                       "READ the view",
                                        "CAS at the head",
                                        "CAS of a hop",
                                        "CAS of the learner",
@@ -286,7 +309,7 @@ void HomeModel::Stepper::Steps(const Emit& emit) const {
                                        "CAS of the learner, again"};
   client.Execute();
   emit(id_, kNames[p().step], next);
-  const bool swaps = step() != Step::kRead && step() != Step::kLearnRead;
+  const bool swaps = step() > Step::kLook && step() != Step::kLearnRead;
   if (!swaps || p().ghost != 0 || s_.ghosts == config_.ghosts) return;
   next = s_;
   const bool learner = step() == Step::kLearn;

@@ -14,6 +14,7 @@ enum class HomeStep : uint8_t {
   kOver,
   kAgain,  // the operation begins again
   kRead,
+  kLook,  // at `configuration`, behind a READ that is reported
   kHead,
   kHop,
   kLearn,
@@ -67,6 +68,7 @@ class HomeModel::Stepper {
   void Hop();
   void Learn();
   void Read();
+  void Look();
   void Execute();
   void Heartbeat(const Emit& emit) const;
   void Idle(const Emit& emit) const;

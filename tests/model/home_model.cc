@@ -8,10 +8,12 @@ using M = HomeMutation;
 
 const char* Name(HomeMutation mutation) {
   static const char* const kNames[] = {
-      "unchecked",     "checked-at-head",  "checked-at-tail",     "read-unchecked",    "adopts-pending",
-      "found-is-mine", "no-last-sweep",    "sweep-before-number", "sweep-before-acks", "sweep-ignores-head",
-      "no-number",     "activate-at-once", "wait-from-decision",  "lease-from-answer", "beats-at-head",
-      "beats-at-tail", "quiet-posts",      "skip-learner",        "number-at-one",
+      "unchecked",          "checked-at-head",      "checked-at-tail",    "checked-at-ends",
+      "read-unchecked",     "read-checked-at-tail", "adopts-pending",     "found-is-mine",
+      "no-last-sweep",      "sweep-before-number",  "sweep-before-acks",  "no-number",
+      "number-at-one",      "activate-at-once",     "wait-from-decision", "lease-from-answer",
+      "beats-at-head",      "beats-at-tail",        "quiet-seen-early",   "quiet-posts",
+      "sweep-ignores-head", "skip-learner",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(M::kCount));
   return kNames[static_cast<size_t>(mutation)];
@@ -23,7 +25,9 @@ HomeModel::State HomeModel::Initial() const {
     Client& client = state.clients[c];
     const bool exists = c < static_cast<int>(config_.programs.size());
     if (!exists) client.step = static_cast<uint8_t>(HomeStep::kOver);
-    if (exists && !IsLeaseless(c)) client.lease = Stepper::kLease;
+    if (!exists || IsLeaseless(c)) continue;
+    client.lease = Stepper::kLease;
+    client.live = config_.views[0].Members();
   }
   return state;
 }
@@ -42,11 +46,12 @@ bool HomeModel::NumberIsWritten(const State& state) const {
   return all || (any && Mutated(M::kNumberAtOne));
 }
 
-// Whoever has a lease knows of the new view.
+// Nobody uses the old view any more, as far as whoever activates the new one can tell.
 bool HomeModel::LeasesAreOver(const State& state) const {
-  for (int c = 0; c < kClients; ++c) {
-    const Client& client = state.clients[c];
-    if (client.lease != Stepper::kNoLease && client.view != state.decided) return false;
+  if (state.waited) return true;
+  for (int c = 0; c < static_cast<int>(config_.programs.size()); ++c) {
+    const bool knows = state.clients[c].view == state.decided || (state.quiet >> c & 1) != 0;
+    if (!IsLeaseless(c) && !knows) return false;
   }
   return true;
 }
@@ -68,6 +73,18 @@ void HomeModel::WriteNumber(const State& before, const Emit& emit) const {
       emit(kEnvironment, "the number of the view is written to a replica", next);
     }
   }
+}
+
+// READs the clients' words, at the replicas that stay. One that says quiet there will have no heartbeat that succeeds:
+// its hop comes behind the number.
+void HomeModel::LookForQuiet(const State& before, const Emit& emit) const {
+  if (before.active == before.decided || (!NumberIsWritten(before) && !Mutated(M::kQuietSeenEarly))) return;
+  const uint8_t stay = config_.views[before.active].Members(false) & config_.views[before.decided].Members(false);
+  State next = before;
+  for (int c = 0; c < static_cast<int>(config_.programs.size()); ++c) {
+    if (!IsLeaseless(c) && (before.clients[c].live & stay) != stay) next.quiet |= static_cast<uint8_t>(1 << c);
+  }
+  if (next.quiet != before.quiet) emit(kEnvironment, "who is quiet", next);
 }
 
 void HomeModel::Wait(const State& before, const Emit& emit) const {
@@ -97,7 +114,7 @@ void HomeModel::Decide(const State& before, const Emit& emit) const {
     next.numbers[view.learner] = next.decided;
   }
   if (!Promotes(config_.views, next.decided)) next.sweep = Stepper::kNotSwept;
-  next.waited = 0;
+  next.waited = next.quiet = 0;
   emit(kEnvironment, "a view is decided", next);
 }
 
@@ -109,7 +126,7 @@ void HomeModel::Activate(const State& before, const Emit& emit) const {
   if (Promotes(config_.views, before.decided) && !swept) return;
   State next = before;
   next.active = before.decided;
-  next.waited = 0;
+  next.waited = next.quiet = 0;
   next.sweep = Stepper::kNotSwept;
   for (Client& client : next.clients) {
     if (client.lease == Stepper::kOldLease) client.lease = Stepper::kLease;
@@ -134,6 +151,7 @@ void HomeModel::Successors(const State& state, const Emit& emit) const {
     Ghost(before, c, emit);
   }
   WriteNumber(before, emit);
+  LookForQuiet(before, emit);
   Wait(before, emit);
   Decide(before, emit);
   Activate(before, emit);

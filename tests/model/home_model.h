@@ -29,28 +29,31 @@ namespace model {
 // A protection that the model does without.
 enum class HomeMutation : uint8_t {
   // Clients without a lease.
-  kUnchecked,      // they do not READ `configuration`
-  kCheckedAtHead,  // they READ it behind the CAS at the head alone
-  kCheckedAtTail,  // they READ it behind the hop at the tail alone
-  kReadUnchecked,  // they do not READ it behind a READ of the word
-  kAdoptsPending,  // they use a view that is not active yet
-  kFoundIsMine,    // n + 1, found where the own CAS may have been won before, is taken for the own
+  kUnchecked,          // they do not READ `configuration`
+  kCheckedAtHead,      // they READ it behind the CAS at the head alone
+  kCheckedAtTail,      // they READ it behind the hop at the tail alone
+  kCheckedAtEnds,      // at the head and the tail alone
+  kReadUnchecked,      // they do not READ it behind a READ of the word
+  kReadCheckedAtTail,  // where the word is what they report, they READ it at the tail alone
+  kAdoptsPending,      // they use a view that is not active yet
+  kFoundIsMine,        // n + 1, found where the own CAS may have been won before, is taken for the own
   // The last sweep of a promotion.
   kNoLastSweep,        // there is none
   kSweepBeforeNumber,  // it begins before `configuration` is written
   kSweepBeforeAcks,    // it begins while clients with a lease still use the old view
-  kSweepIgnoresHead,   // it looks at the tail alone
   // Leases.
   kNoNumber,          // `configuration` is not written before the view is active
+  kNumberAtOne,       // it is written to one of the replicas that stay
   kActivateAtOnce,    // activation does not wait for leases
   kWaitFromDecision,  // the 1.5 leases count from the decision
   kLeaseFromAnswer,   // a lease counts from the heartbeat's answer
   kBeatsAtHead,       // a heartbeat looks at `configuration` at the head alone
   kBeatsAtTail,       // at the tail alone
+  kQuietSeenEarly,    // whoever activates a view looks for quiet clients before the number is written
   kQuietPosts,        // a client that was quiet posts without a heartbeat
   // Not needed.
-  kSkipLearner,  // clients without a lease do not push to the learner
-  kNumberAtOne,  // it is enough that one replica that stays has the number
+  kSweepIgnoresHead,  // the last sweep looks at the tail alone
+  kSkipLearner,       // clients without a lease do not push to the learner
   kCount,
 };
 const char* Name(HomeMutation mutation);
@@ -73,9 +76,9 @@ class HomeModel {
 
   struct Client {
     uint8_t step, view, op, attempt;
-    uint8_t lease, beat,
-        beat_lease;  // which lease it has; replicas that its heartbeat has seen + 1; what it will grant
-    uint8_t floor;   // what had been told or read when the operation began
+    uint8_t lease, beat, beat_lease;  // which lease it has; hops of its heartbeat + 1; what that will grant
+    uint8_t live;                     // mask of replicas whose word of the client does not say that it is quiet
+    uint8_t floor;                    // what had been told or read when the operation began
     uint8_t old, mine, target, hop, won;
     uint8_t tail, learner;                // a word that the tail has had; the learner's
     uint8_t ghost, ghost_from, ghost_to;  // a CAS that was given up: its replica + 1
@@ -84,6 +87,7 @@ class HomeModel {
     uint8_t words[kMaxReplicas], numbers[kMaxReplicas];  // `configuration` has the number of a view
     uint8_t decided, active;
     uint8_t waited;          // 1.5 leases have passed since the number was written
+    uint8_t quiet;           // mask of clients that were seen to be quiet since then
     uint8_t sweep, ghosts;   // how far the sweeps are
     uint8_t top;             // the highest number that was told or read
     uint8_t told[kNumbers];  // of a counter, to whom; of a claim, the writer whose word has that number
@@ -108,6 +112,7 @@ class HomeModel {
   bool NumberIsWritten(const State& state) const;
   bool LeasesAreOver(const State& state) const;
   void WriteNumber(const State& before, const Emit& emit) const;
+  void LookForQuiet(const State& before, const Emit& emit) const;
   void Wait(const State& before, const Emit& emit) const;
   void Decide(const State& before, const Emit& emit) const;
   void Activate(const State& before, const Emit& emit) const;
