@@ -35,7 +35,7 @@ uint8_t ReplicationModel::Stepper::Swap(int replica, int slot, uint8_t from, uin
 }
 
 void ReplicationModel::Stepper::Record(int replica, int slot, uint8_t from, uint8_t to) {
-  if (HasBlock(to) && (b_.holders[BlockOf(to)] >> replica & 1) == 0) Fail(E::kNoBlock);
+  if (!model_.TwoPools() && HasBlock(to) && (b_.holders[BlockOf(to)] >> replica & 1) == 0) Fail(E::kNoBlock);
   if (!model_.checks_order_) return;
   if (replica == config_.views[b_.decided].head()) {
     if (Index(slot, to) >= 0) Fail(E::kComesBack);
@@ -52,7 +52,8 @@ void ReplicationModel::Stepper::Record(int replica, int slot, uint8_t from, uint
 uint8_t ReplicationModel::Stepper::Read(int slot) {
   const int replica = Replica();
   const uint8_t word = b_.words[replica][slot];
-  if (HasBlock(word) && (b_.holders[BlockOf(word)] >> replica & 1) == 0) FailIfSeen(E::kReadsNoBlock);
+  const int holder = model_.TwoPools() ? model_.BlockView(p().view).tail() : replica;
+  if (HasBlock(word) && (b_.holders[BlockOf(word)] >> holder & 1) == 0) FailIfSeen(E::kReadsNoBlock);
   return word;
 }
 

@@ -39,6 +39,9 @@ const char* Name(ReplicationMutation mutation) {
       "new-word-at-new-head",
       "unknown-is-lost",
       "expelled-read-returns",
+      "quiet-posts",
+      "quiet-with-verb",
+      "ack-per-pool",
       "expelled-hop-counts",
       "promote-uncopied",
       "ignore-learner",
@@ -83,7 +86,7 @@ ReplicationModel::State ReplicationModel::Initial() const {
     }
     body.history[slot][body.length[slot]++] = word;
   }
-  body.holders[kFirstId] = config_.views[0].Members();
+  body.holders[kFirstId] = BlockView(0).Members();
   return state;
 }
 
@@ -125,6 +128,26 @@ std::string ReplicationModel::OrderViolation(const Body& body) const {
   return "";
 }
 
+// With two pools: a word that may be read, now or once the replicas before are gone, names a block that the other pool
+// has at each of its replicas.
+std::string ReplicationModel::BlockViolation(const Body& body) const {
+  const ChainView& view = config_.views[body.decided];
+  const uint8_t needed = BlockView(body.decided).Members(false);
+  for (int i = 0; i < view.length; ++i) {
+    for (int slot = 0; slot < config_.slots; ++slot) {
+      const uint8_t word = body.words[view.chain[i]][slot];
+      if (HasBlock(word) && (body.holders[BlockOf(word)] & needed) != needed) {
+        return "a word of replica " + std::to_string(view.chain[i]) + " names a block that the other pool lacks";
+      }
+    }
+  }
+  return "";
+}
+
+bool ReplicationModel::PromotesLearner(int view) const {
+  return Promotes(config_.views, view) || (TwoPools() && Promotes(config_.block_views, view));
+}
+
 std::string ReplicationModel::Violation(const State& state) const {
   static const char* const kErrors[] = {
       "",
@@ -140,6 +163,9 @@ std::string ReplicationModel::Violation(const State& state) const {
   if (!state.monitor.linearizable()) return "not linearizable: the last result fits no linearization";
   if (checks_order_) {
     if (const std::string violation = OrderViolation(body); !violation.empty()) return violation;
+  }
+  if (TwoPools()) {
+    if (const std::string violation = BlockViolation(body); !violation.empty()) return violation;
   }
   bool quiet = body.active == body.decided;
   State copy = state;
@@ -192,7 +218,13 @@ void ReplicationModel::Expel(const State& before, int client, const Emit& emit) 
     c.expelled = 2;
     return emit(client, "its death is confirmed: its verb never executes", next);
   }
-  if (!expelled.InOperation() || c.expelled != 0 || next.body.expelled == config_.expel) return;
+  if (!expelled.InOperation() || c.expelled != 0) return;
+  if (Mutated(M::kQuietWithVerb)) {
+    c.expelled = 1;
+    emit(client, "says that it is quiet", next);
+    next = before;
+  }
+  if (next.body.expelled == config_.expel) return;
   ++next.body.expelled;
   // What it had posted may execute. In a view that is not active it has posted nothing.
   c.expelled = c.view == next.body.active && !c.broken ? 1 : 2;
@@ -227,8 +259,8 @@ bool ReplicationModel::MayDecideNext(const Body& body) const {
   }
   // A promotion that is not active may be given up. Nothing else may follow it.
   if (GivesUpPromotion(now, next)) return !active;
-  if (Promotes(config_.views, body.decided) && !active) return false;
-  if (!Promotes(config_.views, body.decided + 1)) return true;
+  if (PromotesLearner(body.decided) && !active) return false;
+  if (!PromotesLearner(body.decided + 1)) return true;
   return active && (body.sync == 2 || Mutated(M::kPromoteUncopied));
 }
 
@@ -242,7 +274,7 @@ void ReplicationModel::Decide(const State& before, const Emit& emit) const {
     for (uint8_t& word : body.words[view.learner]) word = kUncopied;
     for (uint8_t& holders : body.holders) holders &= static_cast<uint8_t>(~(1 << view.learner));
   }
-  if (!Promotes(config_.views, body.decided) && !Mutated(M::kSyncOutlivesView)) body.sync = 0;
+  if (!PromotesLearner(body.decided) && !Mutated(M::kSyncOutlivesView)) body.sync = 0;
   if (view.head() != old.head() && checks_order_) {
     // From now on the history is that of the new head.
     const Stepper any(*this, &next, 0);
@@ -262,7 +294,7 @@ bool ReplicationModel::MayActivate(const Body& body) const {
     const bool in_operation = client.step >= static_cast<uint8_t>(ReplicationStep::kScan);
     if (in_operation && client.expelled == 0 && client.view != body.decided) return false;
   }
-  return !Promotes(config_.views, body.decided) || body.sync == 2 || Mutated(M::kPromoteUncopied);
+  return !PromotesLearner(body.decided) || body.sync == 2 || Mutated(M::kPromoteUncopied);
 }
 
 void ReplicationModel::Activate(Body* body) const {
@@ -270,7 +302,8 @@ void ReplicationModel::Activate(Body* body) const {
   if (Mutated(M::kActivateAtOnce)) return;
   for (Client& client : body->clients) {
     const bool in_operation = client.step >= static_cast<uint8_t>(ReplicationStep::kScan);
-    if (!in_operation && client.expelled == 0) client.view = body->decided;
+    const bool learns = !in_operation && client.expelled == 0 && !Mutated(M::kQuietPosts);
+    if (learns) client.view = body->decided;
   }
 }
 

@@ -44,6 +44,9 @@ enum class ReplicationMutation : uint8_t {
   kNewWordAtNewHead,     // a CAS that may have been won at a head that left is done again with another word
   kUnknownIsLost,        // or it is taken for lost when the new head has a third word
   kExpelledReadReturns,  // a READ counts though the lease has ended
+  kQuietPosts,           // a client that was quiet posts in the view that it knew
+  kQuietWithVerb,        // a client says that it is quiet though its verb is outstanding
+  kAckPerPool,           // a CAS of a word does not hold up the views of the pool whose block the word names
   kExpelledHopCounts,    // a hop counts though the lease has ended
   // A replica joins.
   kPromoteUncopied,     // it becomes a member without copy and sweep
@@ -70,6 +73,8 @@ struct ReplicationConfig {
   // G, U, D, I of key 0; F0 freezes slot 0, or kills INS there; S0 is one pass of copy or sweep over all slots.
   std::vector<Program> programs;
   std::vector<ChainView> views;
+  // If not empty: the blocks are in another pool, with these views. Its replicas neither die nor leave.
+  std::vector<ChainView> block_views;
   uint8_t mortal = 0;   // mask of replicas that may die
   uint8_t suspect = 0;  // mask of replicas that may be removed though they live
   int slots = 1;
@@ -145,6 +150,11 @@ class ReplicationModel {
   void Deaths(const State& before, const Emit& emit) const;
   void Expel(const State& before, int client, const Emit& emit) const;
   void Decide(const State& before, const Emit& emit) const;
+  bool TwoPools() const { return !config_.block_views.empty(); }
+  const ChainView& BlockView(int view) const { return TwoPools() ? config_.block_views[view] : config_.views[view]; }
+  bool HasLearner(int view) const { return config_.views[view].learner >= 0 || BlockView(view).learner >= 0; }
+  bool PromotesLearner(int view) const;
+  std::string BlockViolation(const Body& body) const;
   bool MayDecideNext(const Body& body) const;
   bool MayActivate(const Body& body) const;
   void Activate(Body* body) const;

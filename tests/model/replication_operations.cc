@@ -20,14 +20,16 @@ void ReplicationModel::Stepper::Fail(ReplicationError error) {
 }
 
 void ReplicationModel::Stepper::WriteBlock() {
-  b_.holders[p().block] |= static_cast<uint8_t>(view().Members(!Mutated(M::kIgnoreLearner)) & ~b_.dead);
+  const uint8_t members = model_.BlockView(p().view).Members(!Mutated(M::kIgnoreLearner));
+  b_.holders[p().block] |= static_cast<uint8_t>(members & ~b_.dead);
 }
 
 // Needed while there is a learner, and for ever after a handover.
 void ReplicationModel::Stepper::CopyBlock(uint8_t word) {
-  if (!HasBlock(word) || (view().learner < 0 && !model_.handover_)) return;
+  const ChainView& blocks = model_.BlockView(p().view);
+  if (!HasBlock(word) || (blocks.learner < 0 && !model_.handover_)) return;
   uint8_t& holders = b_.holders[BlockOf(word)];
-  const uint8_t alive = static_cast<uint8_t>(view().Members() & ~b_.dead);
+  const uint8_t alive = static_cast<uint8_t>(blocks.Members() & ~b_.dead);
   if ((holders & alive) != 0) holders |= alive;
 }
 
@@ -56,7 +58,7 @@ void ReplicationModel::Stepper::Begin() {
     // A pass counts as the sweep if nothing late can execute any more, and everybody knows of the learner.
     bool late = false;
     for (int c = 0; c < kClients; ++c) late |= Stepper(model_, &state_, c).IsZombie();
-    const bool counts = !late || Mutated(M::kPromoteWithZombies) || view().handover;
+    const bool counts = !late || Mutated(M::kPromoteWithZombies) || Mutated(M::kQuietWithVerb) || view().handover;
     b_.sync = counts && b_.active == b_.decided ? 1 : 0;
   } else if (op().kind != OpKind::kStructural) {
     Monitor::InFlight in_flight{};
@@ -97,7 +99,8 @@ void ReplicationModel::Stepper::Scan() {
   } else {
     p().seen[p().at] = Read(p().at);
   }
-  // Copy and sweep: a CAS of the tail's word to itself.
+  // Copy and sweep: a CAS of the tail's word to itself. A block of another pool is copied before.
+  if (IsSweep() && model_.TwoPools() && !Mutated(M::kSyncWithoutBlock)) CopyBlock(p().seen[p().at]);
   if (IsSweep()) return BeginCas(Purpose::kSweep, p().at, p().seen[p().at], p().seen[p().at]);
   if (++p().at < config_.slots) return;
   step() == Step::kScan ? EndScan() : EndRescan();
@@ -233,12 +236,13 @@ void ReplicationModel::Stepper::Acknowledge() {
   const bool ended = p().broken || !Reachable();  // its last verb ended with an error
   p().view = b_.decided;
   p().broken = 0;
+  if (Mutated(M::kAckPerPool)) return;    // the pool of the words has not changed
   if (!Mutated(M::kBlockNotRewritten)) {  // a replica that is new gets its own block, and that of a word it pushes
     if (Writes()) WriteBlock();
     const bool pushes = step() >= Step::kHop && step() <= Step::kLearnFix;
     if (pushes && !Mutated(M::kHelpedNotRewritten)) CopyBlock(p().target);
   }
-  if (IsSweep()) return view().learner < 0 ? EndOperation(0) : BeginScan();
+  if (IsSweep()) return model_.HasLearner(p().view) ? BeginScan() : EndOperation(0);
   if (step() == Step::kScan || step() == Step::kRescan) {
     p().at = p().hop = 0;
     return;
@@ -248,7 +252,8 @@ void ReplicationModel::Stepper::Acknowledge() {
 
 bool ReplicationModel::Stepper::MayPost() const {
   if (p().view == b_.active) return true;
-  return p().view > b_.active ? Mutated(M::kActBeforeActive) : Mutated(M::kActivateAtOnce);
+  if (p().view < b_.active) return Mutated(M::kActivateAtOnce) || Mutated(M::kQuietPosts);
+  return Mutated(M::kActBeforeActive) || (Mutated(M::kAckPerPool) && InOperation());
 }
 
 // A verb of an expelled client executes. The client does not believe it.
@@ -271,7 +276,7 @@ void ReplicationModel::Stepper::Steps(const Emit& emit) const {
   State next = state_;
   Stepper client(model_, &next, id_);
   if (step() == Step::kIdle && !p().expelled) {
-    if (!MayPost() || (IsSweep() && view().learner < 0)) return;
+    if (!MayPost() || (IsSweep() && !model_.HasLearner(p().view))) return;
     client.Begin();
     return emit(id_, "begins an operation", next);
   }
@@ -295,7 +300,8 @@ void ReplicationModel::Stepper::Steps(const Emit& emit) const {
   if (p().view < b_.decided) {
     // Where the learner becomes a member, a CAS that has left the head comes to its end before.
     const bool midway = step() > Step::kHead && !view().handover;
-    if (Promotes(config_.views, b_.decided) && midway && !Mutated(M::kAckMidway)) return;
+    const bool waits = midway && !Mutated(M::kAckMidway) && !Mutated(M::kAckPerPool);
+    if (model_.PromotesLearner(b_.decided) && waits) return;
     next = state_;
     client.Acknowledge();
     emit(id_, "acknowledges the new view", next);
