@@ -9,6 +9,7 @@
 #include "tests/model/directory_model.h"
 #include "tests/model/epoch_model.h"
 #include "tests/model/home_model.h"
+#include "tests/model/join_model.h"
 #include "tests/model/replication_model.h"
 #include "tests/model/sweep_model.h"
 #include "tests/model/table_model.h"
@@ -288,6 +289,20 @@ bool ParseSweep(std::span<const std::string> words, Command* command, std::strin
   return true;
 }
 
+bool ParseJoin(std::span<const std::string> words, Command* command, std::string* error) {
+  JoinConfig config;
+  Options options;
+  options.numbers = {{"moves", [&](int n) { config.moves = n; }}, {"updates", [&](int n) { config.updates = n; }}};
+  options.mutation = MutationByName(&config.mutations);
+  if (!ParseNoPrograms(words, options, command, error) ||
+      !InRange(config.moves, 0, JoinModel::kTables - 1, "--moves", error) ||
+      !InRange(config.updates, 0, JoinModel::kBlocks - 1, "--updates", error)) {
+    return false;
+  }
+  SetRun<JoinModel>(config, command);
+  return true;
+}
+
 bool ParseCache(std::span<const std::string> words, Command* command, std::string* error) {
   CacheConfig config;
   Options options;
@@ -354,7 +369,10 @@ kvs_model home: a word of the home that clients without a lease change, too. 1 t
   --claims         each writer's words are its own
   --ghosts N       so often a client gives up a CAS that it has posted
  protections:)" +
-         MutationNames<HomeMutation>();
+         MutationNames<HomeMutation>() + R"(
+kvs_model join: a replica joins while the table is replaced. --moves N (default 2); --updates N (default 1)
+ protections:)" +
+         MutationNames<JoinMutation>();
 }
 
 bool ParseCommand(std::span<const std::string> words, Command* command, std::string* error) {
@@ -369,6 +387,7 @@ bool ParseCommand(std::span<const std::string> words, Command* command, std::str
   if (words[0] == "sweep") return ParseSweep(rest, command, error);
   if (words[0] == "replication") return ParseReplication(rest, command, error);
   if (words[0] == "home") return ParseHome(rest, command, error);
+  if (words[0] == "join") return ParseJoin(rest, command, error);
   if (words[0] == "cache") return ParseCache(rest, command, error);
   *error = "\"" + words[0] + "\": no such model";
   return false;
