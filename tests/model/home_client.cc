@@ -36,13 +36,14 @@ bool HomeModel::Stepper::Counts() const {
   const bool reads = step() == Step::kRead || step() == Step::kLook;
   const bool at_head = Replica() == view().head(), at_tail = Replica() == view().tail();
   if (reads && Mutated(M::kReadUnchecked)) return true;
+  if (!reads && Mutated(M::kCheckedOnce)) return true;
   if (!reads && Mutated(M::kCheckedAtHead) && !at_head) return true;
   if (!reads && Mutated(M::kCheckedAtTail) && !at_tail) return true;
   if (!reads && Mutated(M::kCheckedAtEnds) && !at_head && !at_tail) return true;
   return s_.numbers[Replica()] == p().view;
 }
 
-// Whoever has no lease never knows whether it may post. With a lease, the view must be active.
+// A client whose lease has ended posts nothing more. The verb that it has outstanding may still execute.
 bool HomeModel::Stepper::MayPost() const {
   if (IsSweeper() || model_.IsLeaseless(id_)) return true;
   return p().lease == kNoLease ? InOperation() : p().view <= s_.active;
@@ -111,6 +112,12 @@ void HomeModel::Stepper::EndCas() {
     Clear();
     return Go(Step::kIdle);
   }
+  if (!model_.IsLeaseless(id_) || !Mutated(M::kCheckedOnce)) return Report();
+  p().hop = 0;
+  Go(Step::kLook);
+}
+
+void HomeModel::Stepper::Report() {
   if (p().won) return Tell(p().mine, true);
   if (++p().attempt == kAttempts) return EndOperation();
   BeginCas(p().tail);  // the tail has had that
@@ -167,20 +174,19 @@ void HomeModel::Stepper::Learn() {
 void HomeModel::Stepper::Read() {
   const uint8_t word = s_.words[Replica()];
   if (IsSweeper()) return BeginCas(word);
-  if (op().structural == 'R') {
-    p().tail = word;
-    p().hop = 0;
-    return Look();
-  }
-  if (config_.claims && p().mine != 0 && word == p().mine) return Tell(word, true);
-  BeginCas(word);
+  const bool own = config_.claims && p().mine != 0 && word == p().mine;
+  if (op().structural == 'N' && !own) return BeginCas(word);
+  p().tail = word;
+  p().won = own;
+  p().hop = 0;
+  Look();
 }
 
-// What is reported: the tail may have left, and have no number that tells. So all replicas are asked.
+// Behind a READ that is reported. The tail may have left, and have no number that tells. So all replicas are asked.
 void HomeModel::Stepper::Look() {
   const bool everywhere = model_.IsLeaseless(id_) && !Mutated(M::kReadCheckedAtTail);
-  if (everywhere && p().hop + 1 < view().length) return Go(Step::kLook);
-  Tell(p().tail, false);
+  if (everywhere && p().hop < view().length) return Go(Step::kLook);
+  op().structural == 'R' ? Tell(p().tail, false) : Report();
 }
 
 void HomeModel::Stepper::Execute() {
@@ -275,7 +281,8 @@ void HomeModel::Stepper::Sweep(const Emit& emit) const {
     next.sweep = kPass;
     return emit(id_, "begins copy and sweep", next);
   }
-  if (!Promotes(config_.views, s_.decided) || s_.sweep != kSwept) return;
+  if (!Promotes(config_.views, s_.decided)) return;
+  if (s_.sweep != kSwept && (s_.sweep != kNotSwept || !Mutated(M::kNoFirstSweep))) return;
   if (!model_.NumberIsWritten(s_) && !Mutated(M::kSweepBeforeNumber)) return;
   if (!model_.LeasesAreOver(s_) && !Mutated(M::kSweepBeforeAcks)) return;
   next.sweep = kLastPass;

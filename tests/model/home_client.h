@@ -63,6 +63,7 @@ class HomeModel::Stepper {
   void Tell(uint8_t word, bool done);
   void BeginCas(uint8_t old);
   void EndCas();
+  void Report();
   void NextHop();
   void AtHead();
   void Hop();

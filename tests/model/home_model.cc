@@ -13,7 +13,7 @@ const char* Name(HomeMutation mutation) {
       "no-last-sweep",      "sweep-before-number",  "sweep-before-acks",  "no-number",
       "number-at-one",      "activate-at-once",     "wait-from-decision", "lease-from-answer",
       "beats-at-head",      "beats-at-tail",        "quiet-seen-early",   "quiet-posts",
-      "sweep-ignores-head", "skip-learner",
+      "sweep-ignores-head", "no-first-sweep",       "checked-once",       "skip-learner",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(M::kCount));
   return kNames[static_cast<size_t>(mutation)];
@@ -108,7 +108,8 @@ void HomeModel::Decide(const State& before, const Emit& emit) const {
   const ChainView& view = config_.views[++next.decided];
   const bool active = before.active == before.decided;
   if (GivesUpPromotion(old, view) ? active : Promotes(config_.views, before.decided) && !active) return;
-  if (Promotes(config_.views, next.decided) && (!active || before.sweep != Stepper::kSwept)) return;
+  const bool swept = before.sweep == Stepper::kSwept || Mutated(M::kNoFirstSweep);
+  if (Promotes(config_.views, next.decided) && (!active || !swept)) return;
   if (view.learner >= 0 && view.learner != old.learner && !old.Has(view.learner)) {  // with fresh memory
     next.words[view.learner] = kUncopied;
     next.numbers[view.learner] = next.decided;

@@ -53,6 +53,8 @@ enum class HomeMutation : uint8_t {
   kQuietPosts,        // a client that was quiet posts without a heartbeat
   // Not needed.
   kSweepIgnoresHead,  // the last sweep looks at the tail alone
+  kNoFirstSweep,      // there is no pass before the promotion is decided
+  kCheckedOnce,       // instead of behind each hop, `configuration` is READ at all replicas when the CAS is over
   kSkipLearner,       // clients without a lease do not push to the learner
   kCount,
 };

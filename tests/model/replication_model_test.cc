@@ -34,6 +34,13 @@ INSTANTIATE_TEST_SUITE_P(ReplicaJoins, ReplicationModelHolds,
                                          "replication --views 1,1+2,12,2 --mortal 1 --expel 1 U0G0 D0 S0G0",
                                          "replication --views 1,1+2,1 --mortal 2 --expel 1 U0G0 U0 S0"),
                          LineName());
+INSTANTIATE_TEST_SUITE_P(
+    TwoPools, ReplicationModelHolds,
+    testing::Values("replication --views 01,01,01 --blocks 2,2+3,23 --expel 2 U0 U0G0 S0S0",
+                    "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 F0 S0",
+                    "replication --views 01,01,1,1 --mortal 0 --blocks 2,2+3,2+3,23 --expel 1 U0 U0G0 S0",
+                    "replication --slots 2 --absent --views 01,01,01 --blocks 2,2+3,23 --expel 1 I0 D0 S0"),
+    LineName());
 INSTANTIATE_TEST_SUITE_P(Handover, ReplicationModelHolds,
                          testing::Values("replication --views 1,1=2,12 --expel 2 U0G0 D0 S0G0",
                                          "replication --views 1,1=2,12 --absent --expel 1 I0 D0 S0"),
@@ -60,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Needed{"report-before-active", "replication --views 01,0 --suspect 1 U0 G0"},
                     Needed{"new-word-at-new-head", "replication --views 01,1 --mortal 0 --expel 1 U0G0 U0 G0"},
                     Needed{"unknown-is-lost", "replication --views 01,1 --mortal 0 --expel 1 U0G0 U0 G0"},
+                    Needed{"quiet-posts", "replication --views 01,0 --suspect 1 U0 G0"},
+                    Needed{"quiet-with-verb", "replication --views 1,1+2,12 U0 G0G0 S0"},
                     Needed{"expelled-hop-counts", "replication --views 01,1 --suspect 0 --expel 1 D0 U0"}),
     NeededName());
 INSTANTIATE_TEST_SUITE_P(
@@ -76,6 +85,19 @@ INSTANTIATE_TEST_SUITE_P(
                     Needed{"promote-with-zombies", "replication --views 1,1+2,12 --expel 1 U0 G0G0 S0"},
                     Needed{"handover-reads-tail", "replication --views 1,1=2,12 --expel 1 U0 G0G0 S0"},
                     Needed{"expelled-read-returns", "replication --views 1,1=2,12 --expel 1 G0 U0 S0G0"}),
+    NeededName());
+
+// The word is in one pool, and names a block in another that a replica joins.
+INSTANTIATE_TEST_SUITE_P(
+    TwoPools, ReplicationModelNeeds,
+    testing::Values(
+        Needed{"ack-per-pool", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"ignore-learner", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"block-not-rewritten", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"help-without-block", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"sync-without-block", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"sweep-ignores-head", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"},
+        Needed{"promote-with-zombies", "replication --views 01,01,01 --blocks 2,2+3,23 --expel 1 U0 U0G0 S0"}),
     NeededName());
 
 TEST(ReplicationModel, AliveClientEndsAloneOnlyIfItHelps) { ExpectNeeded("no-help", "replication --solo U0 U0"); }
@@ -99,6 +121,16 @@ INSTANTIATE_TEST_SUITE_P(
                     "replication --views 01,0 --suspect 1 --expel 1 --slots 2 --absent G0G0 I0G0 G0 --without "
                     "expelled-read-returns",
                     "replication --views 1,1+2,12 --expel 1 G0G0 U0 S0G0 --without expelled-read-returns"),
+    LineName());
+
+// Where only a pool of blocks gets a learner, a client that is lost after the sweep has left nothing that the learner
+// lacks: its words are in the other pool, and its blocks were written to the learner before.
+INSTANTIATE_TEST_SUITE_P(
+    TwoPools, ReplicationModelDoesWithout,
+    testing::Values(
+        "replication --views 01,01,01 --blocks 2,2+3,23 --expel 2 U0 U0G0 S0 --without promote-despite-loss",
+        "replication --views 01,01,01 --blocks 2,2+3,23 --expel 2 U0 F0 S0 --without promote-despite-loss",
+        "replication --views 01,01,01 --blocks 2,2+3,23 --expel 2 U0 U0G0 S0 --without ack-midway"),
     LineName());
 
 }  // namespace

@@ -54,6 +54,16 @@ INSTANTIATE_TEST_SUITE_P(
                     "sync-outlives-view"),
     LineName());
 
+INSTANTIATE_TEST_SUITE_P(Home, ModelHolds,
+                         testing::Values("home --leaseless 1 --views 1,1+2,12 N0 R0R0",
+                                         "home --leaseless 3 --views 01,01+2,012 N0 R0R0",
+                                         "home --leaseless 3 --claims --views 1,1+2,12 N0 N0",
+                                         "home --leaseless 3 --ghosts 1 --views 1,1+2,12 N0 R0R0",
+                                         "home --leaseless 3 --ghosts 1 --views 01,01+2,012 N0 R0",
+                                         "home --leaseless 3 --ghosts 2 --claims --views 012,01,1 N0 N0",
+                                         "join --moves 3 --updates 3"),
+                         LineName());
+
 // The bound z + 1, and the rule that the epoch may not run away from a client: both need three blocks.
 class ModelNeeds : public testing::TestWithParam<Needed> {};
 TEST_P(ModelNeeds, TheProtection) { ExpectNeeded(GetParam().protection, GetParam().line); }
