@@ -74,7 +74,7 @@ bool ParseOptions(std::span<const std::string> words, const Options& options, Co
       number->second(std::atoi(value.c_str()));
     } else if (const auto text = options.texts.find(name); text != options.texts.end()) {
       if (!text->second(value)) {
-        *error = word + " " + value + ": what is that?";
+        *error = word + ": a value that it does not understand";
         return false;
       }
     } else if (name == "seconds") {

@@ -70,7 +70,11 @@ void HomeModel::Stepper::Clear() {
 // The outcome is unknown, or another was faster: from the READ on, or in the next view.
 void HomeModel::Stepper::Again(Step step) {
   Clear();
-  if (IsSweeper()) return Go(Step::kIdle);
+  if (IsSweeper()) {  // another begins the pass again
+    if (s_.sweep == kPass) s_.sweep = kNotSwept;
+    if (s_.sweep == kLastPass) s_.sweep = kSwept;
+    return Go(Step::kIdle);
+  }
   if (++p().attempt == kAttempts) return EndOperation();
   Go(step);
 }

@@ -32,13 +32,13 @@ enum class HomeMutation : uint8_t {
   kUnchecked,          // they do not READ `configuration`
   kCheckedAtHead,      // they READ it behind the CAS at the head alone
   kCheckedAtTail,      // they READ it behind the hop at the tail alone
-  kCheckedAtEnds,      // at the head and the tail alone
+  kCheckedAtEnds,      // they READ it at the head and the tail alone
   kReadUnchecked,      // they do not READ it behind a READ of the word
   kReadCheckedAtTail,  // where the word is what they report, they READ it at the tail alone
   kAdoptsPending,      // they use a view that is not active yet
   kFoundIsMine,        // n + 1, found where the own CAS may have been won before, is taken for the own
   // The last sweep of a promotion.
-  kNoLastSweep,        // there is none
+  kNoLastSweep,        // there is no last sweep
   kSweepBeforeNumber,  // it begins before `configuration` is written
   kSweepBeforeAcks,    // it begins while clients with a lease still use the old view
   // Leases.
@@ -48,7 +48,7 @@ enum class HomeMutation : uint8_t {
   kWaitFromDecision,  // the 1.5 leases count from the decision
   kLeaseFromAnswer,   // a lease counts from the heartbeat's answer
   kBeatsAtHead,       // a heartbeat looks at `configuration` at the head alone
-  kBeatsAtTail,       // at the tail alone
+  kBeatsAtTail,       // a heartbeat looks at it at the tail alone
   kQuietSeenEarly,    // whoever activates a view looks for quiet clients before the number is written
   kQuietPosts,        // a client that was quiet posts without a heartbeat
   // Not needed.

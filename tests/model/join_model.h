@@ -20,7 +20,7 @@ namespace model {
 enum class JoinMutation : uint8_t {
   kMoveWithoutBlock,   // the mover does not copy the block that its new table names
   kTableAtTailOnly,    // it does not write the new table to the learner
-  kTableNotRewritten,  // nor the one that is not published when the learner appears
+  kTableNotRewritten,  // it does not write one to the learner that was written before the learner appeared
   kSweepEarly,         // the pass begins before the view with the learner is active
   kSweepGoneTable,     // not needed: a table that the directory names no more is left out
   kNoTables,           // the sweeper looks at the directory alone

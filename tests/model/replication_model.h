@@ -30,19 +30,19 @@ enum class ReplicationMutation : uint8_t {
   kTailBeforeMiddle,  // of three replicas, the tail comes before the middle one
   kReadHead,          // READs go to the head
   kNoHelp,            // a CAS that is lost at the head ends there
-  kHopFailureIsLoss,  // one that is lost at a later replica is taken for lost
+  kHopFailureIsLoss,  // a CAS that is lost at a later replica is taken for lost
   kHelpBackwards,     // a helper replaces whatever it finds by the word that it helps with
   kInsAtHeadOnly,     // INS goes to the head alone
   // Words that come back.
   kFreeRecursByDelete,  // a Delete writes a FREE without a nonce
-  kFreeRecursByKill,    // whoever kills INS does
+  kFreeRecursByKill,    // whoever kills INS writes a FREE without a nonce
   kReuseInsBlock,       // an Insert that begins again uses its block again
   // A view changes.
   kActivateAtOnce,       // a view is active when it is decided
   kActBeforeActive,      // a client posts in a view that is not active yet
-  kReportBeforeActive,   // it reports a result before
+  kReportBeforeActive,   // it reports a result before the new view is active
   kNewWordAtNewHead,     // a CAS that may have been won at a head that left is done again with another word
-  kUnknownIsLost,        // or it is taken for lost when the new head has a third word
+  kUnknownIsLost,        // a CAS that may have been won at a head that left is taken for lost
   kExpelledReadReturns,  // a READ counts though the lease has ended
   kQuietPosts,           // a client that was quiet posts in the view that it knew
   kQuietWithVerb,        // a client says that it is quiet though its verb is outstanding
