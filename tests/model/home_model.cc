@@ -8,12 +8,13 @@ using M = HomeMutation;
 
 const char* Name(HomeMutation mutation) {
   static const char* const kNames[] = {
-      "unchecked",          "checked-at-head",      "checked-at-tail",    "checked-at-ends",
-      "read-unchecked",     "read-checked-at-tail", "adopts-pending",     "found-is-mine",
-      "no-last-sweep",      "sweep-before-number",  "sweep-before-acks",  "no-number",
-      "number-at-one",      "activate-at-once",     "wait-from-decision", "lease-from-answer",
-      "beats-at-head",      "beats-at-tail",        "quiet-seen-early",   "quiet-posts",
-      "sweep-ignores-head", "no-first-sweep",       "checked-once",       "skip-learner",
+      "unchecked",      "checked-at-head",      "checked-at-tail",    "checked-at-ends",
+      "read-unchecked", "read-checked-at-tail", "adopts-pending",     "found-is-mine",
+      "no-last-sweep",  "sweep-before-number",  "sweep-before-acks",  "no-number",
+      "number-at-one",  "activate-at-once",     "wait-from-decision", "lease-from-answer",
+      "beats-at-head",  "beats-at-tail",        "quiet-seen-early",   "quiet-seen-anywhere",
+      "quiet-posts",    "sweep-ignores-head",   "no-first-sweep",     "checked-once",
+      "skip-learner",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(M::kCount));
   return kNames[static_cast<size_t>(mutation)];
@@ -79,7 +80,8 @@ void HomeModel::WriteNumber(const State& before, const Emit& emit) const {
 // its hop comes behind the number.
 void HomeModel::LookForQuiet(const State& before, const Emit& emit) const {
   if (before.active == before.decided || (!NumberIsWritten(before) && !Mutated(M::kQuietSeenEarly))) return;
-  const uint8_t stay = config_.views[before.active].Members(false) & config_.views[before.decided].Members(false);
+  uint8_t stay = config_.views[before.active].Members(false);
+  if (!Mutated(M::kQuietSeenAnywhere)) stay &= config_.views[before.decided].Members(false);
   State next = before;
   for (int c = 0; c < static_cast<int>(config_.programs.size()); ++c) {
     if (!IsLeaseless(c) && (before.clients[c].live & stay) != stay) next.quiet |= static_cast<uint8_t>(1 << c);

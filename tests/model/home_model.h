@@ -42,15 +42,16 @@ enum class HomeMutation : uint8_t {
   kSweepBeforeNumber,  // it begins before `configuration` is written
   kSweepBeforeAcks,    // it begins while clients with a lease still use the old view
   // Leases.
-  kNoNumber,          // `configuration` is not written before the view is active
-  kNumberAtOne,       // it is written to one of the replicas that stay
-  kActivateAtOnce,    // activation does not wait for leases
-  kWaitFromDecision,  // the 1.5 leases count from the decision
-  kLeaseFromAnswer,   // a lease counts from the heartbeat's answer
-  kBeatsAtHead,       // a heartbeat looks at `configuration` at the head alone
-  kBeatsAtTail,       // a heartbeat looks at it at the tail alone
-  kQuietSeenEarly,    // whoever activates a view looks for quiet clients before the number is written
-  kQuietPosts,        // a client that was quiet posts without a heartbeat
+  kNoNumber,           // `configuration` is not written before the view is active
+  kNumberAtOne,        // it is written to one of the replicas that stay
+  kActivateAtOnce,     // activation does not wait for leases
+  kWaitFromDecision,   // the 1.5 leases count from the decision
+  kLeaseFromAnswer,    // a lease counts from the heartbeat's answer
+  kBeatsAtHead,        // a heartbeat looks at `configuration` at the head alone
+  kBeatsAtTail,        // a heartbeat looks at it at the tail alone
+  kQuietSeenEarly,     // whoever activates a view looks for quiet clients before the number is written
+  kQuietSeenAnywhere,  // they look at any replica of the old view
+  kQuietPosts,         // a client that was quiet posts without a heartbeat
   // Not needed.
   kSweepIgnoresHead,  // the last sweep looks at the tail alone
   kNoFirstSweep,      // there is no pass before the promotion is decided

@@ -56,6 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Lease, HomeModelNeeds,
                                          Needed{"beats-at-head", "home --views 01,1 N0 N0R0"},
                                          Needed{"beats-at-tail", "home --views 01,0 N0 R0R0"},
                                          Needed{"quiet-seen-early", "home --views 01,0 N0 R0R0"},
+                                         Needed{"quiet-seen-anywhere", "home --views 01,0 N0 R0R0"},
                                          Needed{"quiet-posts", "home --views 01,0 N0 R0R0"}),
                          NeededName());
 
