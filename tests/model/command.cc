@@ -238,13 +238,16 @@ bool ParseHome(std::span<const std::string> words, Command* command, std::string
       !InRange(static_cast<int>(config.programs.size()), 1, HomeModel::kClients, "the number of programs", error)) {
     return false;
   }
+  int increments = 0;
   for (const Program& program : config.programs) {
     for (const Op& op : program) {
+      increments += op.structural == 'N';
       if (op.kind == OpKind::kStructural) continue;
       *error = "this model has the operations N and R";
       return false;
     }
   }
+  if (!InRange(increments, 0, HomeModel::kIncrements, "the number of N", error)) return false;
   SetRun<HomeModel>(config, command);
   return true;
 }

@@ -74,7 +74,8 @@ enum class HomeError : uint8_t { kNone, kTwice, kGone, kBackwards };
 
 class HomeModel {
  public:
-  static constexpr int kClients = 3, kSweeper = kClients, kNumbers = 12, kAttempts = 4;
+  static constexpr int kClients = 3, kSweeper = kClients, kAttempts = 4;
+  static constexpr int kIncrements = 3, kNumbers = kIncrements * kAttempts + 1;
   static constexpr uint8_t kUncopied = 0xff;
 
   struct Client {
