@@ -8,16 +8,21 @@
 #include "tests/model/cache_model.h"
 #include "tests/model/directory_model.h"
 #include "tests/model/epoch_model.h"
+#include "tests/model/home_model.h"
+#include "tests/model/join_model.h"
+#include "tests/model/replication_model.h"
 #include "tests/model/sweep_model.h"
 #include "tests/model/table_model.h"
 
 namespace model {
 namespace {
 
-// The options that a model understands: each name comes with a function that takes the option's value.
+// The options that a model understands: each name comes with a function that takes the option's value. That of a text
+// returns false if the model does not understand the value.
 struct Options {
   std::map<std::string, std::function<void()>> flags;
   std::map<std::string, std::function<void(int)>> numbers;
+  std::map<std::string, std::function<bool(const std::string&)>> texts;
   std::function<bool(const std::string&)> mutation;
 };
 
@@ -67,6 +72,11 @@ bool ParseOptions(std::span<const std::string> words, const Options& options, Co
     const std::string& value = words[++i];
     if (const auto number = options.numbers.find(name); number != options.numbers.end()) {
       number->second(std::atoi(value.c_str()));
+    } else if (const auto text = options.texts.find(name); text != options.texts.end()) {
+      if (!text->second(value)) {
+        *error = word + ": a value that it does not understand";
+        return false;
+      }
     } else if (name == "seconds") {
       command->limits.seconds = std::atof(value.c_str());
     } else if (name == "states") {
@@ -160,6 +170,88 @@ bool ParseDirectory(std::span<const std::string> words, Command* command, std::s
   return true;
 }
 
+// "02": the mask of replicas 0 and 2.
+auto ReplicaMask(uint8_t* mask) {
+  return [mask](const std::string& text) {
+    for (const char digit : text) {
+      if (digit < '0' || digit >= '0' + kMaxReplicas) return false;
+      *mask |= static_cast<uint8_t>(1 << (digit - '0'));
+    }
+    return true;
+  };
+}
+auto Views(std::vector<ChainView>* views) {
+  return [views](const std::string& text) { return ParseViews(text, views); };
+}
+
+bool ParseReplication(std::span<const std::string> words, Command* command, std::string* error) {
+  ReplicationConfig config;
+  ParseViews("01", &config.views);
+  Options options;
+  options.flags = {{"absent", [&] { config.present = false; }}, {"solo", [&] { config.solo = true; }}};
+  options.numbers = {{"slots", [&](int n) { config.slots = n; }}, {"expel", [&](int n) { config.expel = n; }}};
+  options.texts = {{"views", Views(&config.views)},
+                   {"blocks", Views(&config.block_views)},
+                   {"mortal", ReplicaMask(&config.mortal)},
+                   {"suspect", ReplicaMask(&config.suspect)}};
+  options.mutation = MutationByName(&config.mutations);
+  std::vector<std::string> programs;
+  if (!ParseOptions(words, options, command, &programs, error)) return false;
+  config.programs = ParsePrograms(programs, "FS", error);
+  if (config.programs.empty() ||
+      !InRange(static_cast<int>(config.programs.size()), 1, ReplicationModel::kClients, "the number of programs",
+               error) ||
+      !InRange(config.slots, 1, ReplicationModel::kSlots, "--slots", error) ||
+      !InRange(config.expel, 0, ReplicationModel::kClients, "--expel", error)) {
+    return false;
+  }
+  if (!config.block_views.empty() && config.block_views.size() != config.views.size()) {
+    *error = "--blocks has as many views as --views";
+    return false;
+  }
+  for (const Program& program : config.programs) {
+    const int operations = static_cast<int>(program.size());
+    if (!InRange(operations, 1, ReplicationModel::kOperations, "a program's length", error)) return false;
+    for (const Op& op : program) {
+      if (op.kind != OpKind::kPut && op.key == 0) continue;
+      *error = "this model has no Put, and key 0 alone";
+      return false;
+    }
+  }
+  SetRun<ReplicationModel>(config, command);
+  return true;
+}
+
+bool ParseHome(std::span<const std::string> words, Command* command, std::string* error) {
+  HomeConfig config;
+  ParseViews("01", &config.views);
+  Options options;
+  options.flags = {{"claims", [&] { config.claims = true; }}};
+  options.numbers = {{"leaseless", [&](int n) { config.leaseless = static_cast<uint8_t>(n); }},
+                     {"ghosts", [&](int n) { config.ghosts = n; }}};
+  options.texts = {{"views", Views(&config.views)}};
+  options.mutation = MutationByName(&config.mutations);
+  std::vector<std::string> programs;
+  if (!ParseOptions(words, options, command, &programs, error)) return false;
+  config.programs = ParsePrograms(programs, "NR", error);
+  if (config.programs.empty() ||
+      !InRange(static_cast<int>(config.programs.size()), 1, HomeModel::kClients, "the number of programs", error)) {
+    return false;
+  }
+  int increments = 0;
+  for (const Program& program : config.programs) {
+    for (const Op& op : program) {
+      increments += op.structural == 'N';
+      if (op.kind == OpKind::kStructural) continue;
+      *error = "this model has the operations N and R";
+      return false;
+    }
+  }
+  if (!InRange(increments, 0, HomeModel::kIncrements, "the number of N", error)) return false;
+  SetRun<HomeModel>(config, command);
+  return true;
+}
+
 bool ParseNoPrograms(std::span<const std::string> words, const Options& options, Command* command, std::string* error) {
   std::vector<std::string> programs;
   if (!ParseOptions(words, options, command, &programs, error)) return false;
@@ -197,6 +289,20 @@ bool ParseSweep(std::span<const std::string> words, Command* command, std::strin
     return false;
   }
   SetRun<SweepModel>(config, command);
+  return true;
+}
+
+bool ParseJoin(std::span<const std::string> words, Command* command, std::string* error) {
+  JoinConfig config;
+  Options options;
+  options.numbers = {{"moves", [&](int n) { config.moves = n; }}, {"updates", [&](int n) { config.updates = n; }}};
+  options.mutation = MutationByName(&config.mutations);
+  if (!ParseNoPrograms(words, options, command, error) ||
+      !InRange(config.moves, 0, JoinModel::kTables - 1, "--moves", error) ||
+      !InRange(config.updates, 0, JoinModel::kBlocks - 1, "--updates", error)) {
+    return false;
+  }
+  SetRun<JoinModel>(config, command);
   return true;
 }
 
@@ -249,7 +355,27 @@ kvs_model directory: splits, merges, splits again. S0: split dir[0]; M0: merge d
   --any-outcome    whoever merges may choose to replace the two tables, though they would fit into one
   --solo           check in every state that each process, running alone, comes to its end
  protections:)" +
-         MutationNames<DirectoryMutation>();
+         MutationNames<DirectoryMutation>() + R"(
+kvs_model replication: the slots of one key, mirrored. 1 to 3 programs of 1 or 2 operations of key 0 without Put.
+  F0: freeze slot 0, or kill INS there; S0: one pass of copy or sweep.
+  --views 01,1,1+2,12  the chains, head to tail, one a view; +2: replica 2 is the learner; =2: with a handover
+  --blocks 2,2+3,23  the blocks are in another pool, whose views these are; as many, with replicas of its own
+  --mortal 01      replicas that may die; --suspect 01: that may be removed though they live
+  --slots N        slots of the key, 1 or 2 (default 1); --absent: the key is not there at the beginning
+  --expel N        so many clients may be expelled or die; what they had posted may execute later
+  --solo           as above
+ protections:)" +
+         MutationNames<ReplicationMutation>() + R"(
+kvs_model home: a word of the home that clients without a lease change, too. 1 to 3 programs. N0: n -> n + 1; R0: READ.
+  --views V        as above
+  --leaseless MASK clients that have no lease
+  --claims         each writer's words are its own
+  --ghosts N       so often a client gives up a CAS that it has posted
+ protections:)" +
+         MutationNames<HomeMutation>() + R"(
+kvs_model join: a replica joins while the table is replaced. --moves N (default 2); --updates N (default 1)
+ protections:)" +
+         MutationNames<JoinMutation>();
 }
 
 bool ParseCommand(std::span<const std::string> words, Command* command, std::string* error) {
@@ -262,6 +388,9 @@ bool ParseCommand(std::span<const std::string> words, Command* command, std::str
   if (words[0] == "directory") return ParseDirectory(rest, command, error);
   if (words[0] == "epoch") return ParseEpoch(rest, command, error);
   if (words[0] == "sweep") return ParseSweep(rest, command, error);
+  if (words[0] == "replication") return ParseReplication(rest, command, error);
+  if (words[0] == "home") return ParseHome(rest, command, error);
+  if (words[0] == "join") return ParseJoin(rest, command, error);
   if (words[0] == "cache") return ParseCache(rest, command, error);
   *error = "\"" + words[0] + "\": no such model";
   return false;

@@ -66,10 +66,13 @@ void Monitor::Invoke(int process, const InFlight& ops) {
   Assign(&all);
 }
 
-void Monitor::Respond(int process, uint8_t result) {
+void Monitor::Respond(int process, uint8_t result) { Keep(process, kDoneWith + result); }
+void Monitor::RespondNoEffect(int process) { Keep(process, kPending); }
+
+void Monitor::Keep(int process, uint32_t phase) {
   std::vector<uint32_t> kept;
   for (uint32_t i = 0; i < count_; ++i) {
-    if (PhaseOf(configurations_[i], process) != kDoneWith + result) continue;
+    if (PhaseOf(configurations_[i], process) != phase) continue;
     kept.push_back(WithPhase(configurations_[i], process, kIdle));
   }
   std::sort(kept.begin(), kept.end());

@@ -46,6 +46,8 @@ class Monitor {
   void Invoke(int process, const InFlight& ops);
   // `result`: of a Get, the value; of the others, 1 for done and 0 for not done (absent, or exists).
   void Respond(int process, uint8_t result);
+  // The operation says that it has had no effect, and will have none.
+  void RespondNoEffect(int process);
 
   bool linearizable() const { return count_ > 0; }
   bool MayHold(uint8_t value) const;
@@ -54,6 +56,7 @@ class Monitor {
  private:
   static constexpr size_t kMaxConfigurations = 96;
   void Assign(std::vector<uint32_t>* configurations);
+  void Keep(int process, uint32_t phase);
 
   uint32_t count_ = 1;
   std::array<uint32_t, kMaxConfigurations> configurations_{};
