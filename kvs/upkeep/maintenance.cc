@@ -15,7 +15,7 @@ constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 }  // namespace
 
 bool Maintenance::BeginIfDue(int64_t now_ns) {
-  if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || epochs_.own_work.closing) return false;
+  if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || awaited_ || epochs_.own_work.closing) return false;
   // Together the clients READ at most about a gigabyte a second of the client table.
   const int64_t clients = epochs_.home.clients_used();
   const int64_t table_ns = clients * clients * static_cast<int64_t>(sizeof(ClientEntry));
@@ -29,7 +29,9 @@ bool Maintenance::BeginIfDue(int64_t now_ns) {
 }
 
 Task<void> Maintenance::MaintainNow() {
+  awaited_ = true;  // else one round might follow the other for ever
   while (running_ > 0) co_await epochs_.operations.Pause(kLookNs);
+  awaited_ = false;
   ++running_;
   co_await Maintain();
   --running_;

@@ -46,7 +46,8 @@ class Maintenance : private Part {
 
   Epochs& epochs_;
   Table& table_;
-  size_t running_ = 0;  // 1 while Maintain() runs
+  size_t running_ = 0;    // 1 while Maintain() runs
+  bool awaited_ = false;  // MaintainNow waits for it to end
   int64_t idle_at_ns_ = 0;
   std::vector<uint64_t> expelled_epochs_;
   uint64_t announced_by_living_ = 0;

@@ -1,0 +1,246 @@
+// The parts of kvs/table, without what lies above them.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvs/table/table.h"
+#include "tests/kvs/parts_testing.h"
+
+namespace surgekv_test {
+namespace {
+
+TEST_F(TableParts, DirectoryFindsTheTableOfAHash) {
+  kvs::Directory directory(common_, epochs_.cache);
+  Operation& op = TakeOperation(Key(1));
+  ASSERT_EQ(op.hash.Suffix(1), 1u);
+  kvs::TableRef table, cached;
+  kvs::DirectoryEntry parent;
+  ASSERT_EQ(Run(directory.Resolve(op, &table, &parent)), Step::kOk);
+  EXPECT_EQ(table.index, 1u);
+  EXPECT_EQ(table.entry, store_.DirectoryEntryOf(1));
+  EXPECT_EQ(table.address, table.entry.subtable());
+  EXPECT_EQ(parent, store_.DirectoryEntryOf(0));
+  EXPECT_GT(stats_.directory_reads, 1u);
+  ASSERT_TRUE(epochs_.cache.Lookup(op.hash, &cached));
+  for (int i = 0; i < 2; ++i) directory.NoteMerge(3);
+  EXPECT_EQ(directory.TakeSeenMerge(), 3u);
+  EXPECT_EQ(directory.TakeSeenMerge(), std::nullopt);
+  epochs_.operations.Release(op);
+}
+
+TEST_F(TableParts, FinderFindsAKeyOrSeesThatItIsAbsent) {
+  PutKeys(2);  // the first value is a large one
+  kvs::AddressCache addresses(stats_);
+  kvs::Directory directory(common_, epochs_.cache);
+  kvs::Finder finder(common_, epochs_.cache, addresses);
+  const auto go_on = [&](Operation& op) -> Task<Step> {
+    const kvs::Outcome read = co_await op.batch.Run();
+    if (read != kvs::Outcome::kOk) co_return Step::kUnavailable;
+    co_return finder.GoOnReading(op, op.batch);
+  };
+  const std::array<std::string, 3> keys = {Key(0), Key(1), Key(2)};
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    Operation& op = TakeOperation(keys[i]);
+    epochs_.cache.Clear();
+    EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRestart);  // nothing is known of its table
+    ASSERT_EQ(Run(directory.Resolve(op, &op.scan.table)), Step::kOk);
+    Step step = finder.BeginRead(op, op.batch);
+    while (step == Step::kRun) step = Run(go_on(op));
+    EXPECT_EQ(step, Step::kOk);
+    ASSERT_EQ(op.scan.val >= 0, i < 2);
+    EXPECT_TRUE(i == 2 || op.scan.block.value() == Value(i));
+    epochs_.operations.Release(op);
+  }
+  // A split moves a bucket of the key, which was found not to be there.
+  Operation& op = TakeOperation(keys[2]);
+  EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRun);
+  EXPECT_EQ(Run(go_on(op)), Step::kRun);
+  const uint64_t bucket = kvs::CombinedOffset(op.scan.places.place[1]);
+  PoolWord(kvs::At(op.scan.table, bucket)) = kvs::BucketHeader(2, op.hash.Suffix(2) ^ 2, 1).word();
+  EXPECT_EQ(Run(go_on(op)), Step::kRestart);
+  EXPECT_EQ(finder.BeginRead(op, op.batch), Step::kRun);
+  EXPECT_EQ(Run(go_on(op)), Step::kRestart);
+  epochs_.operations.Release(op);
+}
+
+TEST_F(TableParts, WorkbenchLocksATableForOne) {
+  kvs::Workbench workbench(common_, epochs_.registrar, workbench_arena());
+  Operation& op = TakeOperation("key");
+  workbench.Begin(op.batch);
+  EXPECT_TRUE(workbench.busy());
+  const GlobalAddress address = store_.DirectoryEntryOf(0).subtable();
+  uint64_t takeovers = 0;
+  const auto lock = [&](uint64_t token) { return Run(workbench.LockTable({address}, token, &takeovers)); };
+  const auto unlock = [&](uint64_t token) { return Run(workbench.UnlockTable({address}, token)); };
+  const auto locked_by = [&] { return PoolWord(address); };
+  const uint64_t token = workbench.NewToken(), another = token + 1;
+  EXPECT_EQ(token >> 32, epochs_.registrar.client_index() + 1);
+  EXPECT_EQ(lock(token), Step::kOk);
+  EXPECT_EQ(lock(another), Step::kRestart);
+  clock_.Advance(99'999'999);
+  EXPECT_EQ(lock(another), Step::kRestart);
+  EXPECT_EQ(locked_by(), token);
+  clock_.Advance(1);  // whoever holds it has stopped
+  EXPECT_EQ(lock(another), Step::kOk);
+  EXPECT_EQ(takeovers, 1u);
+  EXPECT_EQ(unlock(token), Step::kOk);
+  EXPECT_EQ(locked_by(), another);
+  EXPECT_EQ(unlock(another), Step::kOk);
+  EXPECT_EQ(locked_by(), 0u);
+  workbench.End();
+  EXPECT_FALSE(workbench.busy());
+  bool in_background = false;
+  auto look = [&]() -> Task<void> { co_return void(in_background = workbench.in_background()); };
+  workbench.Background(look());
+  EXPECT_TRUE(in_background && !workbench.in_background());
+  epochs_.operations.Release(op);
+}
+
+TEST_F(TableParts, SplitterAndMergerUndoEachOther) {
+  PutKeys(20);
+  kvs::Directory directory(common_, epochs_.cache);
+  kvs::Workbench workbench(common_, epochs_.registrar, workbench_arena());
+  kvs::Merger merger(epochs_, directory, workbench);
+  kvs::Splitter splitter(epochs_, directory, workbench, merger);
+  Operation& op = TakeOperation("key");
+  kvs::TableRef table;
+  ASSERT_EQ(Run(directory.ReadEntry(op.batch, &op.buffers->directory[0], 1, &table)), Step::kOk);
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(Run(splitter.Split(op, table)), Step::kOk);  // the second time, it is split already
+  EXPECT_EQ(store_.DirectoryEntryOf(3).subtable().node, 2);
+  EXPECT_EQ(stats_.splits, 1u);
+  EXPECT_EQ(stats_.slots_migrated, shape_.geometry.slots());
+  CheckKeys();
+  uint32_t index = 3;
+  EXPECT_EQ(Run(merger.TryMerge(op, &index)), Step::kOk);
+  EXPECT_EQ(index, 1u);
+  EXPECT_FALSE(store_.DirectoryEntryOf(3).present());
+  CheckKeys();
+  EXPECT_EQ(Run(merger.TryMerge(op, &index)), Step::kRestart);  // the two tables that are left have too many keys
+  EXPECT_EQ(stats_.merges, 1u);
+  EXPECT_EQ(epochs_.memory->retired(), 3u);  // two tables and a record
+  GlobalAddress spare;
+  EXPECT_TRUE(epochs_.memory->AllocateTable(2, &spare));            // two were taken for the merge
+  EXPECT_EQ(Chunk(spare.offset / shape_.chunk_bytes).count(), 3u);  // one was given back after the second split
+  EXPECT_TRUE(kvs::BucketHeader(PoolWord(kvs::At(table, kvs::BucketOffset(0)))).closed());
+  EXPECT_EQ(PoolWord(table.address), 0u);  // not locked
+  EXPECT_FALSE(workbench.busy());
+  epochs_.operations.Release(op);
+}
+
+TEST_F(TableParts, ReaderFindsWhatWriterWrote) {
+  kvs::Table table(epochs_, workbench_arena());
+  table.combiner.SetSize(kInFlight);
+  std::string value;
+  const auto get = [&] { return Run(table.reader.Get("key", &value)).code(); };
+  auto write = [&](kvs::WriteKind kind, std::string_view to) {
+    return Run(table.writer.Write(kind, "key", to)).code();
+  };
+  using enum kvs::WriteKind;
+  EXPECT_EQ(get(), StatusCode::kNotFound);
+  EXPECT_EQ(write(kUpdate, "none"), StatusCode::kNotFound);
+  EXPECT_EQ(write(kDelete, {}), StatusCode::kNotFound);
+  for (const std::string& next : {std::string("first"), std::string(100'000, 'x'), std::string("last")}) {
+    EXPECT_EQ(write(next == "first" ? kInsert : kUpdate, next), StatusCode::kOk);
+    EXPECT_EQ(write(kInsert, "another"), StatusCode::kExists);
+    EXPECT_EQ(get(), StatusCode::kOk);
+    EXPECT_EQ(value, next);
+    CheckPools(store_);
+  }
+  EXPECT_EQ(write(kDelete, {}), StatusCode::kOk);
+  EXPECT_EQ(get(), StatusCode::kNotFound);
+  EXPECT_EQ(stats_.writes_done, 4u);
+  EXPECT_EQ(stats_.blocks_retired, 3u);
+  EXPECT_EQ(stats_.blocks_reused, 3u);
+  EXPECT_EQ(epochs_.memory->retired(), 3u);
+  PollUntil([&] { return !table.workbench.in_background(); });  // it may merge the tables, which have become empty
+}
+
+// What a slot of "key" was, as others see it.
+class SlotWords : public TableParts {
+ protected:
+  void SetUp() override {
+    TableParts::SetUp();
+    table_.combiner.SetSize(kInFlight);
+  }
+  // Notes the words of all slots in this state, each as often as it comes. `kills`: it makes them FREE.
+  void Look(kvs::SlotState state, bool kills = false) {
+    for (uint32_t index = 0; index < 2; ++index) {
+      for (uint32_t s = 0; s < shape_.geometry.slots(); ++s) {
+        GlobalAddress at = store_.DirectoryEntryOf(index).subtable();
+        at.offset += kvs::SlotOffset(s);
+        const kvs::Slot slot(PoolWord(at));
+        const bool unchanged = std::exchange(last_[at.offset], slot.word()) == slot.word();
+        if (slot.state() != state || slot == kvs::Slot::Fresh() || unchanged) continue;
+        words_.push_back(slot);
+        if (kills) PoolWord(at) = kvs::Slot::Free(nonces_.Next()).word();
+      }
+    }
+  }
+  size_t Different() const {
+    std::set<uint64_t> words;
+    for (const kvs::Slot slot : words_) words.insert(slot.word());
+    return words.size();
+  }
+  StatusCode Write(kvs::WriteKind kind, std::string_view value = {}) {
+    return Run(table_.writer.Write(kind, "key", value)).code();
+  }
+  kvs::Table table_{epochs_, workbench_arena()};
+  std::vector<kvs::Slot> words_;
+  std::map<uint64_t, uint64_t> last_;  // of slots, by offset
+};
+
+TEST_F(SlotWords, OfAFreeOneDifferEachTime) {
+  constexpr size_t kRounds = 50;
+  PutKeys(20);  // so many that no tables are merged
+  for (size_t i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(Write(kvs::WriteKind::kInsert, "value"), StatusCode::kOk);
+    Look(kvs::SlotState::kFree);
+    ASSERT_EQ(Write(kvs::WriteKind::kDelete), StatusCode::kOk);
+    Look(kvs::SlotState::kFree);
+    PollUntil([&] { return !table_.workbench.in_background(); });
+  }
+  CheckKeys();
+  EXPECT_EQ(words_.size(), kRounds);
+  EXPECT_EQ(Different(), kRounds);
+}
+
+// A tentative slot that others kill begins again with the same block, under another version, and after eight times with
+// another block.
+TEST_F(SlotWords, OfATentativeOneDifferEachTimeThatItBeginsAgain) {
+  constexpr size_t kKills = 20;
+  Task<kvs::Status> insert = table_.writer.Write(kvs::WriteKind::kInsert, "key", "value");
+  insert.Start();
+  PollUntil([&] { return insert.done(); },
+            [&] {
+              clock_.Advance(kLeaseNs / 1'000);
+              epochs_.registration.ForgetNow();
+              epochs_.registration.Beat(epochs_.registration.word(), clock_.NowNs());
+              epochs_.operations.RunDelayed();
+              Look(kvs::SlotState::kIns, words_.size() < kKills);
+            });
+  EXPECT_TRUE(insert.Take().ok());
+  ASSERT_GT(words_.size(), kKills);
+  EXPECT_EQ(Different(), words_.size());
+  for (size_t i = 1; i < words_.size(); ++i) {
+    EXPECT_EQ(words_[i].version(), i % kvs::kTentativeWords);
+    const bool same_block = words_[i].block() == words_[i - 1].block();
+    EXPECT_EQ(same_block, i % kvs::kTentativeWords != 0) << i;
+  }
+  EXPECT_EQ(epochs_.memory->retired(), words_.size() / kvs::kTentativeWords);
+  std::string value;
+  EXPECT_TRUE(Run(table_.reader.Get("key", &value)).ok());
+  EXPECT_EQ(value, "value");
+  CheckPools(store_);
+}
+
+}  // namespace
+}  // namespace surgekv_test
