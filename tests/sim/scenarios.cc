@@ -108,34 +108,11 @@ RunResult SlotOfAnotherKey(uint64_t point) {
   return result;
 }
 
-// The queue of a client breaks during its Delete. Before it has connected again to look, another client has updated the
-// key. So it finds neither the old word nor its own.
-RunResult DeleteWhoseQueueBreaks(uint64_t point) {
+// The queue of a client breaks during its Delete. Before it has connected again to look, another client does this to
+// the key.
+RunResult DeleteAndAnother(uint64_t point, OpKind others) {
   RunResult result;
-  OnStage({.seed = point + 1, .breaks = true}, &result, [point](Stage& stage) {
-    constexpr uint32_t kKey = 0;
-    const uint32_t deleter = stage.AddClient(), writer = stage.AddClient();
-    (void)stage.Do(writer, OpKind::kInsert, kKey);
-    (void)stage.Do(deleter, OpKind::kGet, kKey);  // so that it knows the table
-    const uint32_t deletion = stage.Begin(deleter, OpKind::kDelete, kKey);
-    stage.set_tempo(400);  // several rounds per round trip
-    stage.Poll(deleter, static_cast<uint32_t>(point % 16));
-    stage.world().BreakQueues(stage.NodeOf(deleter), 1);
-    stage.set_tempo(5 * kUs);
-    const bool held = !stage.Ended(deletion);
-    (void)stage.Do(writer, OpKind::kUpdate, kKey);
-    stage.Finish(deleter);
-    (void)stage.Do(writer, OpKind::kGet, kKey);
-    return held;
-  });
-  return result;
-}
-
-// The queue of a client breaks during its Delete. Before it has connected again to look, another client has deleted the
-// key, perhaps in its place. Only one of them may say that it did.
-RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) {
-  RunResult result;
-  OnStage({.seed = point + 1, .breaks = true}, &result, [point](Stage& stage) {
+  OnStage({.seed = point + 1, .breaks = true}, &result, [point, others](Stage& stage) {
     constexpr uint32_t kKey = 0;
     const uint32_t deleter = stage.AddClient(), other = stage.AddClient();
     (void)stage.Do(other, OpKind::kInsert, kKey);
@@ -146,12 +123,19 @@ RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) {
     stage.world().BreakQueues(stage.NodeOf(deleter), 1);
     stage.set_tempo(5 * kUs);
     const bool held = !stage.Ended(deletion);
-    (void)stage.Do(other, OpKind::kDelete, kKey);
+    (void)stage.Do(other, others, kKey);
     stage.Finish(deleter);
+    (void)stage.Do(other, OpKind::kGet, kKey);
     return held;
   });
   return result;
 }
+
+// The deleter finds neither the old word nor its own.
+RunResult DeleteWhoseQueueBreaks(uint64_t point) { return DeleteAndAnother(point, OpKind::kUpdate); }
+
+// Perhaps the other one has deleted the key in its place. Only one of them may say that it did.
+RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) { return DeleteAndAnother(point, OpKind::kDelete); }
 
 // Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table. They begin one after
 // another, so that they are at different points.
