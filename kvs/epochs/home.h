@@ -57,8 +57,8 @@ class Home : private Part {
   // Call it after a READ of the counters. Reads the member list, if they say that it has changed. A client that
   // announces an epoch after that takes no memory of a node that is being drained.
   Task<Step> LearnMembers(Batch& batch);
-  // Raises one of the counters, which lies at `offset` in the home's pool, and needs the batch and a registered word
-  // for that. It takes one round trip unless others have raised the counter since it was last read.
+  // Raises the counter at `offset` of the home's pool. `old`: a registered word, which it uses. It takes one round trip
+  // unless others have raised the counter since it was last read.
   Task<Step> Count(Batch& batch, uint64_t offset, uint64_t by, uint64_t* old);
 
   // The global epoch as last read.

@@ -35,7 +35,7 @@ struct Verb {
   krcore::Opcode opcode;
   uint64_t offset;
   krcore::Sge local;
-  uint64_t compare_add = 0, swap = 0;  // of atomics
+  uint64_t expected = 0, desired = 0;  // of a CAS
 };
 
 class Outbox {
@@ -87,9 +87,9 @@ class Outbox {
       wr.flags = 0;
       wr.remote_addr = base + verb.offset;
       wr.rkey = rkey;
-      if (verb.opcode == krcore::Opcode::kCompareSwap || verb.opcode == krcore::Opcode::kFetchAdd) {
-        wr.compare_add = verb.compare_add;
-        wr.swap = verb.swap;
+      if (verb.opcode == krcore::Opcode::kCompareSwap) {
+        wr.compare_add = verb.expected;
+        wr.swap = verb.desired;
       }
     }
     count_ += static_cast<uint32_t>(kCount);

@@ -128,7 +128,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         break;
       }
       if (prepared != Step::kOk) continue;
-      op.attempt = attempt, op.waits = waits;  // waiting for memory is no sign of contention
+      op.attempt = attempt;  // waiting for memory is no sign of contention
+      op.waits = waits;
       op.room_wait.begun = false;
     }
     TableRef table;

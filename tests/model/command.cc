@@ -359,7 +359,7 @@ kvs_model directory: splits, merges, splits again. S0: split dir[0]; M0: merge d
 kvs_model replication: the slots of one key, mirrored. 1 to 3 programs of 1 or 2 operations of key 0 without Put.
   F0: freeze slot 0, or kill INS there; S0: one pass of copy or sweep.
   --views 01,1,1+2,12  the chains, head to tail, one a view; +2: replica 2 is the learner; =2: with a handover
-  --blocks 2,2+3,23  the blocks are in another pool, whose views these are; as many, with replicas of its own
+  --blocks 2,2+3,23  the blocks are in another pool, which has these views: one for each of --views, other replicas
   --mortal 01      replicas that may die; --suspect 01: that may be removed though they live
   --slots N        slots of the key, 1 or 2 (default 1); --absent: the key is not there at the beginning
   --expel N        so many clients may be expelled or die; what they had posted may execute later
