@@ -35,6 +35,9 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       random_(static_cast<uint32_t>(store.clock().NowNs())),
       nonces_((own_node_ ? *own_node_ : store.node()).id(), (own_node_ ? *own_node_ : store.node()).incarnation(),
               store.state().clients.fetch_add(1, std::memory_order_relaxed)),
+      views_(store.shape().mirrored
+                 ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(), store.shape().lease_ns)
+                 : nullptr),
       connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, stats_),
       arena_(std::move(arena)),
       common_{own_node_ ? *own_node_ : store.node(),
@@ -51,6 +54,7 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       upkeep_(epochs_, table_) {
   table_.combiner.SetSize(options.max_in_flight);
   table_.addresses.SetSize(options.address_cache_entries);
+  if (views_) connections_.SetViews(*views_, &epochs_.registration);
 }
 
 const ClientStats& ClientCore::stats() const {
@@ -96,8 +100,10 @@ Result<std::unique_ptr<ClientCore>> ClientCore::Prepare(StoreCore& store, const 
 }
 
 Status ClientCore::MakeFirstUsed() {
-  KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(common_.shape.home));
-  for (const krcore::NodeId node : store_.members()) KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(node));
+  if (!views_) {
+    KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(common_.shape.home));
+    for (const krcore::NodeId node : store_.members()) KRCORE_RETURN_IF_ERROR(connections_.MakeQueue(node));
+  }
   Operation* const operation = epochs_.operations.FreeOperation();
   epochs_.operations.Release(*operation);
   table_.addresses.MakeTable();
@@ -119,6 +125,7 @@ Status ClientCore::Begin() {
   auto took = Stopwatch();
   Home& home = epochs_.home;
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, common_.shape.operation_timeout_ns);
+  if (views_) KRCORE_RETURN_IF_ERROR(views_->Open(deadline));
   KRCORE_RETURN_IF_ERROR(connections_.Ensure(common_.shape.home, deadline));
   took(&times_.connect_ns);
   // Make the connections first. They may take long, and others wait for a registered client.
@@ -135,7 +142,11 @@ Status ClientCore::Begin() {
 
   connections_.pool().SetGate(&epochs_.registration);
   epochs_.memory.Set(store_.TakeMemory());
-  const Step registered = Wait(epochs_.registrar.Register());
+  Step registered = Wait(epochs_.registrar.Register());
+  while (registered == Step::kUnavailable && views_ && !deadline.Passed(common_.clock)) {
+    KRCORE_RETURN_IF_ERROR(views_->Open(deadline));  // there may be another configuration
+    registered = Wait(epochs_.registrar.Register());
+  }
   if (registered == Step::kUnavailable) return connections_.UnavailableStatus("registering a client");
   if (registered != Step::kOk) {
     return {StatusCode::kOutOfMemory, "the store has " + std::to_string(kMaxClients) + " clients, its limit"};

@@ -22,6 +22,7 @@
 #include "kvs/client.h"
 #include "kvs/epochs/epochs.h"
 #include "kvs/memory/connections.h"
+#include "kvs/memory/views.h"
 #include "kvs/table/table.h"
 #include "kvs/upkeep/upkeep.h"
 
@@ -131,6 +132,7 @@ class ClientCore final : public Client {
   ClientTimes times_;
   std::minstd_rand random_;
   Nonces nonces_;
+  const std::unique_ptr<Views> views_;  // null: the pools are not mirrored
   Connections connections_;
   const std::unique_ptr<krcore::Region> arena_;  // what is posted from and read into, except large blocks
   const Common common_;

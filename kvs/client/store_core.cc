@@ -11,6 +11,7 @@
 #include "kvs/client/client_core.h"
 #include "kvs/memory/join.h"
 #include "kvs/memory/remote_pool.h"
+#include "kvs/memory/views.h"
 
 namespace kvs {
 namespace {
@@ -58,6 +59,13 @@ void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<k
 Status StoreCore::Attach(Deadline deadline) {
   // By a client's record the others confirm its death and take back the memory that it held when it was killed.
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
+  const Result<Configuration> configuration = ReadConfiguration(*node_, deadline);
+  if (configuration.ok()) {
+    shape_.home = configuration->home;
+    shape_.mirrored = true;
+    return ReadShape(configuration->Find(shape_.home)->chain, deadline);
+  }
+  if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
   auto record = node_->LookupService(kHomeService, deadline);
   // The fabric is there; its first memory node may be starting.
   for (uint32_t spins = kParked; record.status() == StatusCode::kNotFound && !deadline.Passed(clock()); ++spins) {
@@ -70,7 +78,7 @@ Status StoreCore::Attach(Deadline deadline) {
   const Result<HomeRecord> home = HomeRecordOf(record);
   if (!home.ok()) return home.status();
   shape_.home = home->node;
-  const Status read = ReadShape(deadline);
+  const Status read = ReadShape({{{home->node, home->incarnation}}}, deadline);
   if (read != StatusCode::kNotFound) return read;
   return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
 }
@@ -84,11 +92,16 @@ Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadlin
   return node;
 }
 
-Status StoreCore::ReadShape(Deadline deadline) {
+Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline) {
   const auto pool = RemotePool::Create(*node_, sizeof(Superblock));
   if (!pool.ok()) return pool.status();
   Superblock super;
-  KRCORE_RETURN_IF_ERROR((*pool)->Connect(shape_.home, deadline, &super));
+  Status read;
+  for (auto replica = home.rbegin(); replica != home.rend(); ++replica) {  // what is read here does not change
+    read = (*pool)->Connect(replica->node, deadline, &super);
+    if (read.ok()) break;
+  }
+  if (!read.ok()) return read;
   if (super.is_home == 0 || super.max_depth != kMaxDepth || super.groups_per_subtable < 2 ||
       super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 || super.lease_ns > kMaxLeaseNs) {
     return {StatusCode::kCorrupt, "node " + std::to_string(shape_.home) + " does not hold a store's directory"};

@@ -14,6 +14,7 @@
 #include "kvs/client.h"
 #include "kvs/epochs/common.h"
 #include "kvs/epochs/memory_state.h"
+#include "kvs/layout/configuration.h"
 
 namespace kvs {
 
@@ -58,7 +59,7 @@ class StoreCore final : public Store {
   // Takes a client that was prepared with these options. Null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
   // Reads the home's superblock, through queues of its own.
-  Status ReadShape(krcore::Deadline deadline);
+  Status ReadShape(const std::vector<Replica>& home, krcore::Deadline deadline);
 
   std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_
   std::unique_ptr<krcore::Node> memory_node_;  // embedded only

@@ -145,7 +145,8 @@ class HeldEntries {
 
 // What a store is, from its home's superblock and from how it was opened. It does not change.
 struct StoreShape {
-  krcore::NodeId home = krcore::kNoNode;
+  krcore::NodeId home = krcore::kNoNode;  // a pool, where pools are mirrored
+  bool mirrored = false;
   SubtableGeometry geometry;
   uint64_t chunk_bytes = kDefaultChunkBytes;
   int64_t lease_ns = kDefaultLeaseNs;

@@ -29,6 +29,7 @@ class Home : private Part {
     uint64_t cas = 0;
     uint64_t directory = 0;
     std::array<uint64_t, 4> renewal{};
+    std::array<uint64_t, kMaxReplicas> configuration{}, renewal_configuration{};  // as CompareSwapChecked reads it
     HomeCounters counters{};
     HashSeed hash_seed{};
     std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at
@@ -60,6 +61,12 @@ class Home : private Part {
   // Raises the counter at `offset` of the home's pool. `old`: a registered word, which it uses. It takes one round trip
   // unless others have raised the counter since it was last read.
   Task<Step> Count(Batch& batch, uint64_t offset, uint64_t by, uint64_t* old);
+
+  // Asks for a CAS of a word of the client table, which a client may change without a lease (docs/replication.md).
+  void AskToSwapEntry(Batch& batch, uint64_t offset, uint64_t expected, uint64_t desired, uint64_t* old, Word whose) {
+    batch.CompareSwapChecked({common_.shape.home, offset}, expected, desired, old, whose,
+                             registered_->configuration.data());
+  }
 
   // The global epoch as last read.
   uint64_t epoch() const { return epoch_; }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kvs/memory/mutation.h"
+#include "kvs/memory/views.h"
 
 namespace kvs {
 namespace {
@@ -65,8 +66,9 @@ Task<Step> Registrar::Register() {
       free = FreeEntries(home_.clients_used());
     }
     if (free.empty() && home_.clients_used() < kMaxClients) {
-      batch.CompareSwap({home, kClientsUsedOffset}, home_.clients_used(),
-                        std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas);
+      home_.AskToSwapEntry(batch, kClientsUsedOffset, home_.clients_used(),
+                           std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas,
+                           Word::kAnyones);
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       continue;
     }
@@ -83,7 +85,7 @@ Task<Step> Registrar::Register() {
     do {
       expected = found;
       owner_ = expected.ClaimedBy(common_.node.id(), common_.node.incarnation());
-      batch.CompareSwap({home, EntryOffset(chosen)}, expected.word(), owner_.word(), &words.cas);
+      home_.AskToSwapEntry(batch, EntryOffset(chosen), expected.word(), owner_.word(), &words.cas, Word::kOwn);
       const Outcome claimed = co_await batch.Run();
       if (claimed != Outcome::kOk) {
         common_.store.held_entries.Abandon({chosen, owner_});  // it may have been claimed
@@ -97,6 +99,7 @@ Task<Step> Registrar::Register() {
     }
     client_index_ = chosen;
     registered_ = true;  // from here on the entry must be given back
+    if (Views* const views = common_.connections.views()) views->SetClient(client_index_);
   }
   // Until the first heartbeat the entry shows a former holder's epoch, which is older and so holds back more. If that
   // holder was expelled, nothing is held back before the first heartbeat. Then a second heartbeat follows, with an
@@ -117,7 +120,7 @@ Task<Step> Registrar::Register() {
     const ClientWord found(words.cas);
     const ClientWord mine = found.Beat(home_.epoch());
     const int64_t posted_ns = common_.clock.NowNs();
-    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.cas);
+    home_.AskToSwapEntry(batch, EntryWord().offset, found.word(), mine.word(), &words.cas, Word::kOwn);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     if (words.cas != found.word() || found.state() == ClientState::kExpelled) continue;
     registration_.Beat(mine, posted_ns);
@@ -132,7 +135,7 @@ Task<Step> Registrar::FreeDeadEntries() {
   for (uint32_t i = 0; i < home_.clients_used(); ++i) {
     const OwnerWord other(words.clients[i].owner);
     if (!other.held() || !IsDead(common_.node, other)) continue;
-    batch.CompareSwap({common_.shape.home, EntryOffset(i)}, other.word(), other.Released().word(), &words.cas);
+    home_.AskToSwapEntry(batch, EntryOffset(i), other.word(), other.Released().word(), &words.cas, Word::kAnyones);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   }
   co_return Step::kOk;
@@ -142,12 +145,13 @@ Task<Step> Registrar::Unregister() {
   Home::Registered& words = home_.words();
   Batch& batch = home_.batch();
   batch.Renew();
-  batch.CompareSwap({common_.shape.home, EntryOffset(client_index_)}, owner_.word(), owner_.Released().word(),
-                    &words.cas);
+  home_.AskToSwapEntry(batch, EntryOffset(client_index_), owner_.word(), owner_.Released().word(), &words.cas,
+                       Word::kOwn);
   const Outcome released = co_await batch.Run();
   if (released != Outcome::kOk) co_return released == Outcome::kFenced ? Step::kRestart : Step::kUnavailable;
   registration_.Leave();
   registered_ = false;
+  if (Views* const views = common_.connections.views()) views->SetClient(std::nullopt);
   common_.store.held_entries.LetGo(client_index_);
   co_return Step::kOk;
 }
@@ -157,8 +161,8 @@ Task<bool> Registrar::GiveBackAbandonedEntry() {
   HeldEntries& held = common_.store.held_entries;
   const std::optional<ClaimedEntry> entry = held.TakeAbandoned();
   if (!entry) co_return false;
-  batch.CompareSwap({common_.shape.home, EntryOffset(entry->index)}, entry->owner.word(),
-                    entry->owner.Released().word(), &home_.words().cas);
+  home_.AskToSwapEntry(batch, EntryOffset(entry->index), entry->owner.word(), entry->owner.Released().word(),
+                       &home_.words().cas, Word::kOwn);
   const Outcome freed = co_await batch.Run();
   if (freed != Outcome::kOk) {
     held.Abandon(*entry);
@@ -200,7 +204,7 @@ Task<Step> Registrar::Announce(uint64_t epoch) {
   }
   const ClientWord mine = found.Beat(epoch);
   const int64_t posted_ns = common_.clock.NowNs();
-  batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words.announcement);
+  home_.AskToSwapEntry(batch, EntryWord().offset, found.word(), mine.word(), &words.announcement, Word::kOwn);
   const Outcome announced = co_await batch.Run();
   if (announced != Outcome::kOk || batch.Stale()) co_return Step::kUnavailable;
   const ClientWord old(words.announcement);
@@ -237,6 +241,7 @@ Task<void> Registrar::RenewLease() {
       co_return;
     }
     renewal_->batch.Attach(&renewal_->connections, operations_.lkey());
+    if (Views* const views = common_.connections.views()) renewal_->connections.SetViews(*views, nullptr);
   }
   std::array<uint64_t, 4>& words = home_.words().renewal;
   Batch& batch = renewal_->batch;
@@ -259,7 +264,8 @@ Task<void> Registrar::RenewLease() {
     }
     const ClientWord mine = found.Beat(epoch);
     const int64_t posted_ns = common_.clock.NowNs();
-    batch.CompareSwap(EntryWord(), found.word(), mine.word(), &words[0]);
+    batch.CompareSwapChecked(EntryWord(), found.word(), mine.word(), &words[0], Word::kOwn,
+                             home_.words().renewal_configuration.data());
     const Outcome renewed = co_await batch.Run();
     if (renewed != Outcome::kOk) co_return;
     renewal_failed_ = false;

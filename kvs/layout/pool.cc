@@ -89,7 +89,7 @@ bool BlockView::Intact(uint64_t available) const {
 
 // ---- pool.h
 
-Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes) {
+Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes, krcore::NodeId mirrored_as) {
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || !std::has_single_bit(chunk_bytes)) {
     return {StatusCode::kInvalidArgument, "a chunk has " + std::to_string(kMinChunkBytes) + " to " +
                                               std::to_string(kMaxChunkBytes) + " bytes, a power of two, not " +
@@ -108,6 +108,7 @@ Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk
   Superblock& super = SuperblockOf(pool);
   super.layout_version = kLayoutVersion;
   super.node = node;
+  super.pool = mirrored_as;
   super.pool_bytes = pool.size();
   super.chunk_bytes = chunk_bytes;
   super.chunks = pool.size() / chunk_bytes;
@@ -140,13 +141,14 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   if (first + chunks > super.chunks) {
     return {StatusCode::kOutOfMemory, std::to_string(subtables) + " initial subtables do not fit in the pool"};
   }
+  const krcore::NodeId id = super.pool != krcore::kNoNode ? super.pool : super.node;
   auto* directory = reinterpret_cast<uint64_t*>(pool.data() + kDirectoryOffset);
   for (uint64_t i = 0; i < subtables; ++i) {
     const uint64_t chunk = first + i / per_chunk;
     const uint64_t offset = chunk * super.chunk_bytes + (i % per_chunk) * geometry.bytes();
     FormatSubtable(pool.subspan(offset, geometry.bytes()), geometry,
                    BucketHeader(options.initial_depth, static_cast<uint32_t>(i), 0), Slot::Fresh());
-    directory[i] = DirectoryEntry::Make({super.node, offset}, options.initial_depth, DirectoryState::kNormal, 1).word();
+    directory[i] = DirectoryEntry::Make({id, offset}, options.initial_depth, DirectoryState::kNormal, 1).word();
     ChunkWordOf(pool, chunk) = ChunkWord::Make(ChunkKind::kTables, static_cast<uint32_t>(i % per_chunk + 1), 0);
   }
   super.chunk_cursor = first + chunks;

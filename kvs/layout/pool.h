@@ -66,7 +66,7 @@ struct Superblock {
   uint32_t is_home;              // 1: HomeArea and directory are in use
   uint32_t groups_per_subtable;  // home only
   uint32_t max_depth;
-  uint32_t pool;         // reserved, for mirrored pools: the id that addresses name; `node` is one of its replicas
+  uint32_t pool;         // of a mirrored pool: the id that addresses name; `node` is one of its replicas. Else 0
   int64_t lease_ns;      // of every client; home only
   uint64_t chunk_bytes;  // the same at every node of a store
   HashSeed hash_seed;    // of the store's keys; home only
@@ -270,11 +270,11 @@ struct HomeArea {
   alignas(64) uint64_t epoch;
   HomeCounters counters;
   uint64_t mover;                      // a MoverWord
-  alignas(64) uint64_t configuration;  // reserved, for mirrored pools: the newest one that this replica was told
+  alignas(64) uint64_t configuration;  // the number of the newest one that this replica was told (docs/replication.md)
   uint64_t reserved[7];
   alignas(64) uint64_t evacuation[kEvacuationSlots];  // EvacuationWords
   alignas(64) ClientEntry clients[kMaxClients];
-  // Reserved, for mirrored pools: the configuration that each client has acknowledged, which it WRITEs.
+  // The number of the configuration that each client has acknowledged, which it WRITEs (docs/replication.md).
   alignas(64) uint64_t acknowledged[kMaxClients];
 };
 static_assert(offsetof(HomeArea, epoch) == 2048 && offsetof(HomeArea, mover) == 2104);
@@ -294,6 +294,10 @@ inline constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mo
 inline constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);
 inline constexpr uint64_t kClientsOffset = kHomeAreaOffset + offsetof(HomeArea, clients);
 constexpr uint64_t EntryOffset(uint32_t client) { return kClientsOffset + uint64_t{client} * sizeof(ClientEntry); }
+inline constexpr uint64_t kConfigurationOffset = kHomeAreaOffset + offsetof(HomeArea, configuration);
+constexpr uint64_t AcknowledgedOffset(uint32_t client) {
+  return kHomeAreaOffset + offsetof(HomeArea, acknowledged) + uint64_t{client} * sizeof(uint64_t);
+}
 inline constexpr uint64_t kDirectoryOffset = 128 * 1024;
 inline constexpr uint64_t kChunkTableOffset = kDirectoryOffset + (uint64_t{8} << kMaxDepth);
 static_assert(sizeof(Superblock) <= kHomeAreaOffset);
@@ -314,8 +318,9 @@ inline constexpr uint64_t kMinPoolBytes =
     (ReservedChunks(8 * kDefaultChunkBytes, kDefaultChunkBytes) + 4) * kDefaultChunkBytes;
 
 // Writes the superblock and the chunk table into a zeroed pool. kInvalidArgument: too small or too large, naming the
-// limits.
-krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes = kDefaultChunkBytes);
+// limits. `mirrored_as`: the id of the mirrored pool of which this is a replica.
+krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes = kDefaultChunkBytes,
+                          krcore::NodeId mirrored_as = krcore::kNoNode);
 
 struct HomeOptions {
   SubtableGeometry geometry;

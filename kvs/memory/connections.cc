@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kvs/memory/remote_pool.h"
+#include "kvs/memory/views.h"
 
 namespace kvs {
 
@@ -12,6 +13,7 @@ using krcore::Completion;
 using krcore::WcStatus;
 
 void Batch::AddLater(krcore::NodeId node, Verb verb) {
+  if (connections_->mirrored()) return AddMirrored(node, verb, Word::kAnyones, nullptr);
   if (Stale()) return Discarded(node, 1);
   if (!connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
   at_once_ = false;
@@ -42,6 +44,7 @@ void Batch::AddWaiting() {
 }
 
 Connections::~Connections() {
+  if (mirrored()) views_->Detach(*this);
   for (Peer& peer : peers_) peer.queue.reset();
 }
 
@@ -118,6 +121,10 @@ Status Connections::MakeQueue(krcore::NodeId memory_node) {
 }
 
 Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline) {
+  return mirrored() ? EnsurePool(memory_node, deadline) : EnsureNode(memory_node, deadline);
+}
+
+Status Connections::EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(MakeQueue(memory_node));
   Peer& peer = peers_[memory_node];
   if (peer.connected) return Status::Ok();
@@ -140,6 +147,7 @@ Status Connections::Ensure(krcore::NodeId memory_node, krcore::Deadline deadline
 }
 
 bool Connections::ReachAgain(krcore::NodeId memory_node) {
+  if (mirrored()) return MirroredPoolBytes(memory_node) != 0;  // batches wait until a replica is reached
   last_failed_ = memory_node;
   const int64_t begin_ns = clock_.NowNs();
   if (begin_ns < NextTryNs(memory_node)) return false;
@@ -156,6 +164,11 @@ bool Connections::ReachAgain(krcore::NodeId memory_node) {
 
 void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
   if (--batch.pending_ != 0) return;
+  if (!batch.mirrored_.empty()) [[unlikely]] {
+    batch.pending_ = 1;
+    going_on_.push_back(&batch);
+    return;
+  }
   if (batch.sample_from_ns_ != 0 && batch.outcome_ == Outcome::kOk) [[unlikely]]
     round_trip_.Add(clock_.NowNs() - batch.sample_from_ns_);
   if (batch.waiter_ != nullptr) run_queue.Push(batch.waiter_);
@@ -183,6 +196,10 @@ void Connections::HandOnAll() {
 }
 
 size_t Connections::Poll() {
+  if (mirrored()) {
+    GoOnWithBatches();
+    views_->Poll();
+  }
   HandOnAll();
   pool_->Poll();
   const size_t popped = TakeCompletions();
@@ -197,7 +214,7 @@ size_t Connections::Poll() {
 
 bool Connections::NothingUnderWay() const {
   const auto has_nothing = [this](uint8_t node) { return peers_[node].outbox->empty(); };
-  return stalled_.empty() && std::all_of(connected_.begin(), connected_.begin() + connected_count_, has_nothing) &&
+  return !any_stalled() && std::all_of(connected_.begin(), connected_.begin() + connected_count_, has_nothing) &&
          pool_->NothingPosted();
 }
 

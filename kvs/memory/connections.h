@@ -19,6 +19,7 @@
 #include "krcore/virtual_queue.h"
 #include "kvs/client.h"
 #include "kvs/layout/subtable.h"
+#include "kvs/memory/mirror.h"
 #include "kvs/memory/outbox.h"
 
 namespace kvs {
@@ -28,6 +29,7 @@ namespace kvs {
 enum class Outcome : uint8_t { kOk, kUnavailable, kFenced };
 
 class Connections;
+class Views;
 
 // The time from a batch's Run() until its end is noticed, smoothed. Only one batch in kSampleEvery is measured, so this
 // costs next to nothing.
@@ -53,7 +55,14 @@ class RoundTripEstimate {
 // Verbs that go out together and are waited for together. Each is handed to its memory node's outbox when it is added,
 // so what it writes must be there by then; the doorbell rings when an outbox is full, or with the next Poll. Verbs to
 // one node execute in the order in which they were added, under the rules of krcore::VirtualQueue; verbs to different
-// nodes execute in any order. Local buffers lie in the client's arena (or in a region whose lkey is given) and stay
+// nodes execute in any order.
+//
+// Where pools are mirrored, an address names a pool, and what is said of a memory node holds of a pool. The verbs go out
+// when the batch is run. A CAS takes as many round trips as the pool has replicas, and READs behind it go out with the
+// last of them. If a replica fails, the batch goes on in the next view: it ends with kUnavailable only if none is left,
+// or if nobody can tell what became of a CAS.
+//
+// Local buffers lie in the client's arena (or in a region whose lkey is given) and stay
 // borrowed until the batch was run, which must follow. A batch can be used again after that.
 class Batch {
  public:
@@ -89,8 +98,14 @@ class Batch {
   inline void Read(krcore::NodeId node, const std::array<uint64_t, kCount>& offsets, std::byte* to, uint32_t bytes);
   void Write(const void* from, GlobalAddress to, uint32_t bytes) { Write(from, to, bytes, lkey_); }
   inline void Write(const void* from, GlobalAddress to, uint32_t bytes, uint32_t lkey);
-  // The old word lands in *old; the swap happened if *old == expected.
-  inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old);
+  // The old word lands in *old; the swap happened if *old == expected. Where pools are mirrored, `expected` has been
+  // read there in this operation (docs/replication.md, "No word comes back"), and *old is the next word to expect.
+  inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old,
+                          Word whose = Word::kAnyones);
+  // The same, for what a client may do without a lease: it fails unless each replica of the home, asked behind the CAS,
+  // shows the configuration that the client uses. `numbers`: kMaxReplicas words of the arena.
+  inline void CompareSwapChecked(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old, Word whose,
+                                 uint64_t* numbers);
 
   // co_await batch.Run(): resumes when all verbs have completed, and what else went out with them.
   auto Run() {
@@ -115,6 +130,17 @@ class Batch {
 
  private:
   friend class Connections;
+  // ---- mirrored pools (mirrored_batch.cc)
+  void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers);
+  // Posts what can be posted now. False: nothing, because all is done or lost.
+  bool PostRound();
+  // Takes what a round has brought, and goes on. False: all is done or lost.
+  bool GoOn();
+  void TakeRound();
+  bool PostHop(MirroredVerb& mirrored, const PoolChain& chain);
+  void EndMirrored();
+  bool WaitsTooLong() const;
+  bool awaits_round() const;
   template <size_t kCount>
   inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
   // Adds a verb that cannot go now: it is refused, or waits for room. (By value, so that callers can keep a verb in
@@ -160,6 +186,8 @@ class Batch {
   int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
   std::vector<Late> late_;  // in order: all that was added after the first of them waits too
+  std::vector<MirroredVerb> mirrored_;  // where pools are mirrored: all verbs, in order
+  int64_t waits_since_ns_ = 0;          // since when nothing can be posted; 0: it is not so
 };
 
 class Connections {
@@ -187,6 +215,12 @@ class Connections {
   ~Connections();
   // Before it is called, no operation waits.
   void SetWaiting(Waiting& waiting) { waiting_ = &waiting; }
+  // The pools are mirrored. `lease`: completions count only while it lets verbs be posted; null: always.
+  void SetViews(Views& views, krcore::PostGate* lease);
+  bool mirrored() const { return views_ != nullptr; }
+  Views* views() const { return views_; }  // null: the pools are not mirrored
+  // Whether no verb is under way to a pool that gets another chain.
+  bool IdleForViews(const Views& views);
 
   // `queue_depth`: verbs that may be in flight to one memory node.
   Status Open(uint32_t queue_depth, const krcore::QueuePoolOptions& options = {});
@@ -206,11 +240,14 @@ class Connections {
   }
   // Forgets the connection: the memory node may be stopped and come back as another one. The next Reach connects anew.
   void Forget(krcore::NodeId memory_node) {
+    if (mirrored()) return;
     peers_[memory_node & 0xff].connected = false;
     peers_[memory_node & 0xff].retry_at_ns = 0;
   }
   // The size of the pool of a memory node that was reached.
-  uint64_t PoolBytes(krcore::NodeId memory_node) const { return peers_[memory_node & 0xff].pool_bytes; }
+  uint64_t PoolBytes(krcore::NodeId memory_node) const {
+    return mirrored() ? MirroredPoolBytes(memory_node) : peers_[memory_node & 0xff].pool_bytes;
+  }
   // Returns kUnavailable and names the memory node that failed last. `what` was not done.
   Status UnavailableStatus(const char* what) const {
     return {StatusCode::kUnavailable,
@@ -219,8 +256,8 @@ class Connections {
   // Rings doorbells, collects completions, and readies coroutines whose batches are done. Returns the number of
   // completions.
   size_t Poll();
-  // Whether batches wait for room, which only Poll gives them.
-  bool any_stalled() const { return !stalled_.empty(); }
+  // Whether batches wait for what only Poll gives them: room, the next round, another view.
+  bool any_stalled() const { return !stalled_.empty() || !going_on_.empty(); }
   // Returns whether nothing is posted or about to be.
   bool NothingUnderWay() const;
   // Like Poll, but does not poll the pool: it finds only what was done as soon as it was pushed.
@@ -258,10 +295,19 @@ class Connections {
     if (!Reach(memory_node)) [[unlikely]]
       return nullptr;
     Peer& peer = peers_[memory_node & 0xff];
-    if (peer.outbox->HasRoomInPart(batch, verbs)) return &peer;
-    const bool has_room = peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
-    return has_room ? &peer : nullptr;
+    return HasRoom(peer, batch, verbs) ? &peer : nullptr;
   }
+  bool HasRoom(Peer& peer, const Batch* batch, size_t verbs) {
+    if (peer.outbox->HasRoomInPart(batch, verbs)) return true;
+    return peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
+  }
+  // Of a mirrored pool: whether the replica is connected; if not, tries to. Who cannot be reached is suspected.
+  bool ReachReplica(krcore::NodeId pool, const Replica& replica);
+  uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
+  Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
+  Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
+  // Lets the batches go on that have ended a round or wait.
+  void GoOnWithBatches();
   // Adds verbs of the batch to the peer's outbox.
   template <size_t kCount>
   static void Add(Batch& batch, Peer& peer, const std::array<Verb, kCount>& verbs) {
@@ -291,6 +337,9 @@ class Connections {
   uint32_t connected_count_ = 0;
   std::array<krcore::Completion, 64> done_;  // Poll's; here, so that it is not initialized each time
   std::deque<Batch*> stalled_;               // batches that wait for room, in order
+  std::deque<Batch*> going_on_;              // where pools are mirrored: batches that have ended a round, or wait
+  Views* views_ = nullptr;
+  krcore::PostGate* lease_ = nullptr;
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
   int64_t quiet_until_ns_ = INT64_MIN;  // ReachAgain does not try before this time
@@ -310,7 +359,7 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
     discarded_ = 0;
     pending_ = 1;  // the batch's own part, so that it does not end before it runs
     sample_from_ns_ = 0;
-    at_once_ = !Stale();
+    at_once_ = !Stale() && !connections_->mirrored();
   }
   size_ += static_cast<uint32_t>(kCount);
   Connections::Peer* const peer = at_once_ ? connections_->PeerWithRoom(node, this, kCount) : nullptr;
@@ -339,10 +388,19 @@ inline void Batch::Write(const void* from, GlobalAddress to, uint32_t bytes, uin
   ++connections_->stats_.writes;
 }
 
-inline void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old) {
+inline void Batch::CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old, Word whose) {
   const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
+  if (connections_->mirrored()) [[unlikely]]
+    return AddMirrored(at.node, {krcore::Opcode::kCompareSwap, at.offset, local, expected, desired}, whose, nullptr);
   Add<1>(at.node, {{{krcore::Opcode::kCompareSwap, at.offset, local, expected, desired}}});
   ++connections_->stats_.atomics;
+}
+
+inline void Batch::CompareSwapChecked(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old, Word whose,
+                                      uint64_t* numbers) {
+  if (!connections_->mirrored()) return CompareSwap(at, expected, desired, old);
+  const krcore::Sge local{reinterpret_cast<uint64_t>(old), sizeof(*old), lkey_};
+  AddMirrored(at.node, {krcore::Opcode::kCompareSwap, at.offset, local, expected, desired}, whose, numbers);
 }
 
 inline bool Batch::EndAdding() {
@@ -350,6 +408,8 @@ inline bool Batch::EndAdding() {
     outcome_ = Outcome::kOk;
     return true;
   }
+  if (!mirrored_.empty()) [[unlikely]]
+    return !PostRound();
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]
     sample_from_ns_ = connections_->clock_.NowNs();

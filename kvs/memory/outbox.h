@@ -60,6 +60,8 @@ class Outbox {
   Outbox& operator=(const Outbox&) = delete;
 
   bool empty() const { return count_ == 0; }
+  // Whether nothing is in it and all that it handed on has completed.
+  bool idle() const { return head_ == tail_; }
   size_t memory_bytes() const { return sizeof(*this) + (size_t{mask_} + 1) * sizeof(Batch*); }
   // Whether this many verbs fit in, without handing on what is there or ending what was handed on.
   bool HasRoom(size_t verbs) const { return (count_ == 0 || count_ + verbs <= hand_on_) && tail_ - head_ <= mask_; }

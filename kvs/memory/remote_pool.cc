@@ -74,6 +74,13 @@ Status RemotePool::Read(uint64_t offset, size_t bytes, Deadline deadline) {
   return Run(wr, offset, bytes, deadline);
 }
 
+Status RemotePool::Write(uint64_t offset, uint64_t word, Deadline deadline) {
+  buffer_[0] = word;
+  krcore::WorkRequest wr;
+  wr.opcode = Opcode::kWrite;
+  return Run(wr, offset, sizeof(word), deadline);
+}
+
 Status RemotePool::CompareSwap(uint64_t offset, uint64_t expected, uint64_t desired, Deadline deadline) {
   krcore::WorkRequest wr;
   wr.opcode = Opcode::kCompareSwap;

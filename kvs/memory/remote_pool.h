@@ -46,6 +46,7 @@ class RemotePool {
   krcore::Status Read(uint64_t offset, size_t bytes, krcore::Deadline deadline);
   // Puts the former word into words()[0].
   krcore::Status CompareSwap(uint64_t offset, uint64_t expected, uint64_t desired, krcore::Deadline deadline);
+  krcore::Status Write(uint64_t offset, uint64_t word, krcore::Deadline deadline);
   std::span<const uint64_t> words() const { return buffer_; }
 
  private:

@@ -101,7 +101,7 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   uint64_t& old = workbench_.words().words[0];
   batch.CompareSwap(directory_.EntryAddress(merge->terms.parent_index), merge->terms.parent_entry,
-                    merge->parent_word().word(), &old);
+                    merge->parent_word().word(), &old, Word::kOwn);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (old != merge->terms.parent_entry) {
     *record = own;
@@ -317,7 +317,7 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
     batch.Write(&workbench_.words().words[1], directory_.EntryAddress(index), sizeof(uint64_t));
     old = expected.word();
   } else {
-    batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old);
+    batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old, Word::kOwn);
   }
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   *won = old == expected.word();

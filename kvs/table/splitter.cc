@@ -288,7 +288,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
 
   const DirectoryEntry entry = child.Next(table, depth, DirectoryState::kMigrating);
-  batch.CompareSwap(directory_.EntryAddress(child_index), child.word(), entry.word(), words);
+  batch.CompareSwap(directory_.EntryAddress(child_index), child.word(), entry.word(), words, Word::kOwn);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (*words != child.word()) *spare = table;  // nobody has seen it
   co_return Step::kOk;

@@ -130,7 +130,7 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
       block.content_bytes <= kMaxSmallBlockBytes) {
     batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
   }
-  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0]);
+  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0], Word::kOwn);
 }
 
 // [Write 2] Returns what a write puts in the place of a VAL slot.
@@ -198,7 +198,7 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
       write.old = op.Candidate(write.candidate);
       write.now = Replacement(write);
       ++common_.stats.write_attempts;
-      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0]);
+      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0], Word::kOwn);
       outcome = co_await op.batch.Run();
     }
     if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
@@ -299,7 +299,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
 
 void Writer::AskToConfirm(PendingWrite& write) {
   write.op->batch.CompareSwap(write.at(), write.now.word(), write.now.WithState(SlotState::kVal).word(),
-                              &write.op->buffers->cas[0]);
+                              &write.op->buffers->cas[0], Word::kOwn);
 }
 
 // [Write 6f] The CAS that confirms had `outcome`. Returns what SettleWrite returns.
@@ -345,7 +345,8 @@ Step Writer::InDoubt(PendingWrite& write) {
 
 // A CAS that publishes, from `before` to `after` in the slot at `at`, ended with an error. It cannot execute any more
 // (krcore/rnic.h), so a look at the slot tells what became of it. kOk: it was carried out. kRestart: it was not.
-// kUnavailable: that cannot be told.
+// kUnavailable: that cannot be told. In a mirrored pool the old word tells nothing: another client that has met the new
+// one at a head may still bring it.
 Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after) {
   constexpr int kLooks = 4;
   for (int look = 0; look < kLooks && !op.batch.Stale() && !epochs_.operations.OutOfTime(op); ++look) {
@@ -354,7 +355,7 @@ Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, S
     if (read == Outcome::kOk) {
       const Slot found(op.buffers->cas[0]);
       ++common_.stats.outcomes_looked_up;
-      if (found == before) co_return Step::kRestart;
+      if (found == before) co_return common_.connections.mirrored() ? Step::kUnavailable : Step::kRestart;
       // The new word is nobody else's: it names this client's own block, or has a nonce.
       const bool frozen = after.has_block() && found == after.WithState(SlotState::kFrz);
       co_return found == after || frozen ? Step::kOk : Step::kUnavailable;

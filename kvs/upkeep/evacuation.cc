@@ -426,7 +426,7 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
     op_.batch.Write(&op_.buffers->cas[1], at, sizeof(uint64_t));
     old = slot.word();
   } else {
-    op_.batch.CompareSwap(at, slot.word(), now.word(), &old);
+    op_.batch.CompareSwap(at, slot.word(), now.word(), &old, Word::kOwn);
   }
   // If this fails, the copy may be in the slot: it is not used again.
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());

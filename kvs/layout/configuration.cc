@@ -1,0 +1,93 @@
+#include "kvs/layout/configuration.h"
+
+#include <cstring>
+
+#include "kvs/layout/subtable.h"
+
+namespace kvs {
+namespace {
+
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr uint64_t kMagic = 0x31'30'53'4c'4f'4f'50'53;  // "SPOOLS01"
+
+// The record's words: kMagic, number, active, home, pools; for each pool its id, bytes and replicas; for each of these
+// its node and incarnation.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> value) : left_(value) {}
+  uint64_t Next() {
+    uint64_t word = 0;
+    if (left_.size() < sizeof(word)) {
+      short_ = true;
+      return 0;
+    }
+    std::memcpy(&word, left_.data(), sizeof(word));
+    left_ = left_.subspan(sizeof(word));
+    return word;
+  }
+  bool complete() const { return !short_ && left_.empty(); }
+
+ private:
+  std::span<const std::byte> left_;
+  bool short_ = false;
+};
+
+}  // namespace
+
+bool Configuration::Remove(const Replica& replica) {
+  for (PoolView& view : pools) {
+    const auto found = std::ranges::find(view.chain, replica);
+    if (found == view.chain.end()) continue;
+    if (view.chain.size() == 1) return false;
+    view.chain.erase(found);
+    ++number;
+    active = false;
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::byte> Encode(const Configuration& configuration) {
+  std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home,
+                                 configuration.pools.size()};
+  for (const PoolView& view : configuration.pools) {
+    words.insert(words.end(), {view.pool, view.bytes, view.chain.size()});
+    for (const Replica& replica : view.chain) words.insert(words.end(), {replica.node, replica.incarnation});
+  }
+  const auto bytes = std::as_bytes(std::span(words));
+  return {bytes.begin(), bytes.end()};
+}
+
+Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
+  const Status corrupt(StatusCode::kCorrupt, "the fabric's record of the store's pools is damaged");
+  Reader reader(value);
+  if (reader.Next() != kMagic) return corrupt;
+  Configuration configuration;
+  configuration.number = reader.Next();
+  configuration.active = reader.Next() != 0;
+  configuration.home = static_cast<krcore::NodeId>(reader.Next());
+  const uint64_t pools = reader.Next();
+  if (pools > krcore::kMaxMemoryNode) return corrupt;
+  for (uint64_t p = 0; p < pools; ++p) {
+    PoolView view;
+    view.pool = static_cast<krcore::NodeId>(reader.Next());
+    view.bytes = reader.Next();
+    const uint64_t replicas = reader.Next();
+    const bool sound = view.pool != krcore::kNoNode && view.pool <= krcore::kMaxMemoryNode &&
+                       view.bytes <= kMaxPoolBytes && replicas > 0 && replicas <= kMaxReplicas &&
+                       configuration.Find(view.pool) == nullptr;
+    if (!sound) return corrupt;
+    for (uint64_t r = 0; r < replicas; ++r) {
+      const auto node = static_cast<krcore::NodeId>(reader.Next());
+      view.chain.push_back({node, static_cast<uint32_t>(reader.Next())});
+    }
+    configuration.pools.push_back(std::move(view));
+  }
+  if (!reader.complete() || configuration.Find(configuration.home) == nullptr) return corrupt;
+  return configuration;
+}
+
+}  // namespace kvs

@@ -1,0 +1,120 @@
+// Views: which replicas each mirrored pool has, as a client knows it, and how a client comes to another configuration
+// when a replica fails (docs/replication.md, "A view changes"). One object serves all Connections of a client.
+//
+// A new configuration is *pending* at first: its number is written to every replica of the home that stays, each client
+// acknowledges it once it has nothing under way to the pools that change, and then somebody makes it *active*. Every
+// client does all of this, each step can be repeated, and whoever began it may die.
+//
+// Thread safety: the client's thread. Poll and Open block for some round trips to memory nodes, and ask the fabric for
+// the record.
+#ifndef KVS_MEMORY_VIEWS_H_
+#define KVS_MEMORY_VIEWS_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "krcore/clock.h"
+#include "krcore/node.h"
+#include "krcore/status.h"
+#include "kvs/layout/configuration.h"
+#include "kvs/memory/mirror.h"
+#include "kvs/memory/remote_pool.h"
+
+namespace kvs {
+
+class Connections;
+
+// Reads the store's configuration. kNotFound: the fabric has none, so its pools are not mirrored. kCorrupt. Otherwise
+// the codes of krcore::Node::ReadRecord. `version`: null, or the record's.
+krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Deadline deadline,
+                                                uint64_t* version = nullptr);
+
+class Views {
+ public:
+  // `node` posts the client's verbs.
+  Views(krcore::Node& node, int64_t lease_ns);
+  Views(const Views&) = delete;
+  Views& operator=(const Views&) = delete;
+
+  // Learns the configuration, and waits until one is active. kTimeout. Otherwise the codes of ReadConfiguration.
+  krcore::Status Open(krcore::Deadline deadline);
+  // Those whose verbs go by these views.
+  void Attach(Connections& connections) { connections_.push_back(&connections); }
+  void Detach(Connections& connections);
+  // The client's place in the client table, from before it claims it until it has given it back. It acknowledges there.
+  void SetClient(std::optional<uint32_t> client) { client_ = client; }
+
+  // The number of the configuration that the client uses.
+  uint64_t number() const { return used_.number; }
+  const Configuration& used() const { return used_; }
+  int64_t lease_ns() const { return lease_ns_; }
+  // Returns null if the store has no such pool.
+  const PoolChain* Find(krcore::NodeId pool) const {
+    const PoolChain& chain = chains_[pool & 0xff];
+    return chain.length == 0 ? nullptr : &chain;
+  }
+  // Whether the node is in a chain that is another one in a configuration that is known.
+  bool ChainChangesAt(krcore::NodeId node) const;
+  // Call it when a replica cannot be reached. If it is not the last one of its pool, it leaves the chain, and until then
+  // nothing is posted to the pool. False: it is the last one.
+  bool Suspect(krcore::NodeId pool, const Replica& replica);
+  // Call it when a replica of the home shows another number.
+  void NoteNewer() {
+    looks_ = true;
+    next_ns_ = INT64_MIN;
+  }
+  // Goes on with a change of views, if there is one.
+  void Poll() {
+    if (looks_ || !suspects_.empty()) [[unlikely]]
+      GoOn();
+  }
+  bool changing() const { return looks_ || !suspects_.empty(); }
+  // How often this client has made a replica leave, and how often it has come to use another configuration.
+  uint64_t removals() const { return removals_; }
+  uint64_t changes() const { return changes_; }
+
+ private:
+  void GoOn();
+  // Reads the record into latest_. If it names suspects, these are removed. False: later.
+  bool Look();
+  // Uses latest_, which is active.
+  void Use();
+  void CloseChanging();
+  // Whether nothing of this client is under way to a pool that changes.
+  bool Idle() const;
+  bool AtHome(const Replica& replica, const std::function<krcore::Status(RemotePool&)>& visit);
+  // Each visits replicas of the home that stay. False: not yet.
+  bool WriteNumber();
+  bool Acknowledge();
+  bool AllHaveAcknowledged();
+  krcore::Deadline Soon() const;
+
+  krcore::Node& node_;
+  krcore::Clock& clock_;
+  const int64_t lease_ns_;
+  std::vector<Connections*> connections_;
+  std::optional<uint32_t> client_;
+  Configuration used_, latest_;
+  uint64_t version_ = 0;  // of the record with latest_
+  std::array<PoolChain, krcore::kMaxMemoryNode + 1> chains_;
+  struct Suspicion {
+    krcore::NodeId pool;
+    Replica replica;
+  };
+  std::vector<Suspicion> suspects_;
+  bool looks_ = false;        // latest_ may be old, or is not used yet
+  int64_t next_ns_ = INT64_MIN;
+  uint64_t written_ = 0;      // the number that was written to the home's replicas last
+  int64_t written_ns_ = 0;    // when that was done
+  uint64_t acknowledged_ = 0;
+  uint64_t removals_ = 0, changes_ = 0;
+  std::unique_ptr<RemotePool> home_;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_MEMORY_VIEWS_H_

@@ -1,0 +1,40 @@
+#include "tests/kvs/mirrored_store.h"
+
+#include <cstring>
+#include <span>
+
+namespace surgekv_test {
+
+using krcore::Status;
+
+Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, const kvs::HomeOptions& options,
+                         krcore::Deadline deadline) {
+  kvs::Configuration configuration;
+  configuration.number = 1;
+  configuration.home = 1;
+  for (size_t i = 0; i < chains.size(); ++i) {
+    const auto pool = static_cast<krcore::NodeId>(i + 1);
+    kvs::PoolView view{.pool = pool, .bytes = chains[i].front().region->bytes().size(), .chain = {}};
+    for (const MirrorNode& replica : chains[i]) {
+      const std::span<std::byte> bytes = replica.region->bytes();
+      KRCORE_RETURN_IF_ERROR(kvs::FormatPool(bytes, replica.node->id(), options.chunk_bytes, pool));
+      if (pool == configuration.home) {
+        KRCORE_RETURN_IF_ERROR(kvs::FormatHome(bytes, options));
+        kvs::HomeArea area;
+        std::memcpy(&area, &bytes[kvs::kHomeAreaOffset], sizeof(area));
+        for (size_t member = 1; member <= chains.size(); ++member) {
+          area.members[member] = kvs::MemberWord().Joined(0).word();
+        }
+        area.counters.member_changes = chains.size();
+        area.configuration = configuration.number;
+        std::memcpy(&bytes[kvs::kHomeAreaOffset], &area, sizeof(area));
+      }
+      KRCORE_RETURN_IF_ERROR(replica.node->Publish(deadline));
+      view.chain.push_back({replica.node->id(), replica.node->incarnation()});
+    }
+    configuration.pools.push_back(view);
+  }
+  return chains.front().front().node->CompareAndSetRecord(kvs::kConfigurationRecord, 0, Encode(configuration), deadline);
+}
+
+}  // namespace surgekv_test
