@@ -301,8 +301,10 @@ class Connections {
     if (peer.outbox->HasRoomInPart(batch, verbs)) return true;
     return peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
   }
-  // Of a mirrored pool: whether the replica is connected; if not, tries to. Who cannot be reached is suspected.
-  bool ReachReplica(krcore::NodeId pool, const Replica& replica);
+  // Connects to a replica of a mirrored pool, unless it is connected. If it cannot be reached, it is suspected. kNever:
+  // it was the last one.
+  enum class Reached : uint8_t { kYes, kLater, kNever };
+  Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
   uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);

@@ -102,13 +102,15 @@ bool Batch::PostRound() {
     const NodeId pool = mirrored.pool & 0xff;
     const bool waits = closed || held[pool] || (mirrored.verb.opcode == Opcode::kRead && before[pool]);
     if (!waits) {
-      const auto is_reached = [&](const Replica& replica) { return connections_->ReachReplica(pool, replica); };
-      const bool reached = std::ranges::all_of(Targets(mirrored, *chain), is_reached);
-      if (!reached && chain->length == 1) {
+      Connections::Reached reached = Connections::Reached::kYes;
+      for (const Replica& replica : Targets(mirrored, *chain)) {
+        if (reached == Connections::Reached::kYes) reached = connections_->ReachReplica(pool, replica);
+      }
+      if (reached == Connections::Reached::kNever) {
         mirrored.state = MirroredVerb::State::kLost;
         continue;
       }
-      if (reached && PostHop(mirrored, *chain)) {
+      if (reached == Connections::Reached::kYes && PostHop(mirrored, *chain)) {
         posted = true;
         before[pool] = before[pool] || (mirrored.is_cas() && mirrored.hop + 1 < chain->length);
         continue;
@@ -224,17 +226,16 @@ bool Connections::IdleForViews(const Views& views) {
   return true;
 }
 
-bool Connections::ReachReplica(NodeId pool, const Replica& replica) {
+Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& replica) {
   Peer& peer = peers_[replica.node];
-  if (peer.connected) return true;
+  if (peer.connected) return Reached::kYes;
   last_failed_ = replica.node;
   const int64_t now_ns = clock_.NowNs();
   if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) {
-    if (now_ns < peer.retry_at_ns) return false;
-    if (EnsureNode(replica.node, {now_ns + kMinTryNs}).ok()) return true;
+    if (now_ns < peer.retry_at_ns) return Reached::kLater;
+    if (EnsureNode(replica.node, {now_ns + kMinTryNs}).ok()) return Reached::kYes;
   }
-  (void)views_->Suspect(pool, replica);
-  return false;
+  return views_->Suspect(pool, replica) ? Reached::kLater : Reached::kNever;
 }
 
 uint64_t Connections::MirroredPoolBytes(NodeId pool) const {

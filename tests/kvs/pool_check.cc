@@ -57,8 +57,9 @@ class Checker {
       report_.clients += kvs::OwnerWord(client.owner).held();
     }
     const auto used = [](uint64_t word) { return word != 0; };
-    if (home_area.configuration != 0 || home_area.counters.reserved != 0 ||
-        std::ranges::any_of(home_area.reserved, used) || std::ranges::any_of(home_area.acknowledged, used)) {
+    const bool mirrored = Load<kvs::Superblock>(home_->bytes, 0).pool != 0;
+    if (home_area.counters.reserved != 0 || std::ranges::any_of(home_area.reserved, used) ||
+        (!mirrored && (home_area.configuration != 0 || std::ranges::any_of(home_area.acknowledged, used)))) {
       Problem("the home area: what is reserved is in use");
     }
     if (unsaid_ > 0) report_.problems.push_back("... and " + std::to_string(unsaid_) + " more");
@@ -122,7 +123,8 @@ class Checker {
         continue;
       }
       const auto super = Load<kvs::Superblock>(pool.bytes, 0);
-      if (!kvs::CheckPool(pool.bytes, pool.node).ok() || super.pool != 0 || super.view != 0 || super.replicas != 0 ||
+      const krcore::NodeId id = super.pool != 0 ? super.pool : super.node;
+      if (!kvs::CheckPool(pool.bytes, super.node).ok() || id != pool.node || super.view != 0 || super.replicas != 0 ||
           std::ranges::any_of(super.reserved, [](uint32_t word) { return word != 0; }) || super.chunk_bytes == 0 ||
           super.chunks != pool.bytes.size() / super.chunk_bytes ||
           super.reserved_chunks != kvs::ReservedChunks(super.pool_bytes, super.chunk_bytes)) {

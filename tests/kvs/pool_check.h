@@ -18,9 +18,9 @@
 
 namespace surgekv_test {
 
-// The pool of one memory node.
+// The pool of one memory node, or one replica of a mirrored pool.
 struct PoolImage {
-  krcore::NodeId node = krcore::kNoNode;
+  krcore::NodeId node = krcore::kNoNode;  // the id that addresses name
   std::span<const std::byte> bytes;
 };
 

@@ -1,0 +1,317 @@
+// Stores whose pools are mirrored, on memory nodes of this process. (tests/sim has them under faults of every kind.)
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "krcore/node.h"
+#include "krcore/rnic/sim/world.h"
+#include "kvs/client.h"
+#include "kvs/layout/configuration.h"
+#include "kvs/layout/pool.h"
+#include "kvs/memory/mirror.h"
+#include "kvs/memory/views.h"
+#include "tests/kvs/mirrored_store.h"
+#include "tests/kvs/pool_check.h"
+
+namespace surgekv_test {
+namespace {
+
+using krcore::NodeId;
+using krcore::StatusCode;
+using kvs::Configuration;
+using kvs::MirroredVerb;
+using kvs::Replica;
+
+Configuration TwoPools() {
+  return {.number = 7,
+          .active = true,
+          .home = 1,
+          .pools = {{1, 4096, {{1, 11}, {33, 12}}}, {2, 8192, {{2, 13}}}}};
+}
+
+TEST(Configurations, AreReadAsTheyWereWritten) {
+  const auto read = kvs::DecodeConfiguration(Encode(TwoPools()));
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(*read, TwoPools());
+}
+
+TEST(Configurations, ThatAreCutShortOrLongerAreRefused) {
+  const std::vector<std::byte> whole = Encode(TwoPools());
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    const auto cut = std::span(whole).first(bytes);
+    EXPECT_EQ(kvs::DecodeConfiguration(cut).status(), StatusCode::kCorrupt) << bytes;
+  }
+  std::vector<std::byte> longer = whole;
+  longer.push_back({});
+  EXPECT_EQ(kvs::DecodeConfiguration(longer).status(), StatusCode::kCorrupt);
+}
+
+TEST(Configurations, LoseAReplicaButNeverTheLastOne) {
+  Configuration configuration = TwoPools();
+  EXPECT_FALSE(configuration.Remove({1, 99})) << "another incarnation";
+  EXPECT_TRUE(configuration.Remove({1, 11}));
+  EXPECT_EQ(configuration.number, 8u);
+  EXPECT_FALSE(configuration.active);
+  EXPECT_EQ(configuration.Find(1)->chain, (std::vector<Replica>{{33, 12}}));
+  EXPECT_FALSE(configuration.Remove({33, 12}));
+  EXPECT_FALSE(configuration.Remove({2, 13}));
+  EXPECT_EQ(configuration.number, 8u);
+}
+
+// A CAS of 1 -> 2 as it goes along replicas A, B (and C).
+class MirroredCas : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cas_.verb = {krcore::Opcode::kCompareSwap, 0, {reinterpret_cast<uint64_t>(&word_), sizeof(word_), 0}, 1, 2};
+  }
+  void Hop(const Replica& replica, uint64_t found, uint32_t length = 2) {
+    word_ = found;
+    cas_.Hopped(replica, length);
+  }
+  static kvs::PoolChain ChainOf(const std::vector<Replica>& replicas) {
+    kvs::PoolChain chain;
+    std::ranges::copy(replicas, chain.replicas.begin());
+    chain.length = static_cast<uint32_t>(replicas.size());
+    chain.since = 2;
+    return chain;
+  }
+
+  const Replica a_{1, 1}, b_{2, 1}, c_{3, 1};
+  uint64_t word_ = 0;
+  MirroredVerb cas_;
+};
+
+TEST_F(MirroredCas, IsDoneBehindTheTail) {
+  Hop(a_, 1);
+  EXPECT_NE(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(cas_.target, 2u);
+  Hop(b_, 1);
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 1u) << "the expected word: it was won";
+}
+
+TEST_F(MirroredCas, IsWonThoughAHelperWasFasterAtTheTail) {
+  Hop(a_, 1);
+  Hop(b_, 2);
+  EXPECT_EQ(word_, 1u);
+}
+
+TEST_F(MirroredCas, ThatIsLostHelpsAndReturnsWhatTheTailHas) {
+  Hop(a_, 5);
+  EXPECT_EQ(cas_.target, 5u) << "the next replicas get what the head has";
+  Hop(b_, 1);
+  EXPECT_EQ(word_, 5u);
+}
+
+TEST_F(MirroredCas, ThatIsLostReturnsTheNewerWordOfTheTail) {
+  Hop(a_, 5);
+  Hop(b_, 6);
+  EXPECT_EQ(word_, 6u);
+}
+
+TEST_F(MirroredCas, GoesOnFromANewHeadThatHasItsWord) {
+  Hop(a_, 1, 3);
+  Hop(b_, 1, 3);
+  cas_.GoOnAlong(ChainOf({b_, c_}));
+  EXPECT_EQ(cas_.hop, 1u);
+  EXPECT_EQ(cas_.target, 2u);
+  Hop(c_, 1);
+  EXPECT_EQ(word_, 1u);
+}
+
+TEST_F(MirroredCas, IsDoneIfTheOnlyOneLeftHasItsWord) {
+  Hop(a_, 1, 3);
+  Hop(b_, 1, 3);
+  cas_.GoOnAlong(ChainOf({b_}));
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 1u);
+}
+
+TEST_F(MirroredCas, BeginsAgainAtANewHeadThatMayNotHaveItsWord) {
+  cas_.whose = kvs::Word::kOwn;
+  Hop(a_, 1);
+  cas_.GoOnAlong(ChainOf({b_}));
+  EXPECT_EQ(cas_.hop, 0u);
+  EXPECT_TRUE(cas_.maybe);
+  Hop(b_, 2, 1);
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 1u) << "nobody else writes the word, so it was won";
+}
+
+TEST_F(MirroredCas, OfAWordThatOthersWriteIsNotProvedByThatWord) {
+  Hop(a_, 1);
+  cas_.GoOnAlong(ChainOf({b_}));
+  Hop(b_, 2, 1);
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 2u) << "it counts as lost";
+}
+
+TEST_F(MirroredCas, HasNoKnownOutcomeIfAThirdWordIsAtTheNewHead) {
+  cas_.whose = kvs::Word::kOwn;
+  cas_.HopFailed();
+  cas_.GoOnAlong(ChainOf({b_}));
+  Hop(b_, 7, 1);
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kLost);
+}
+
+TEST_F(MirroredCas, ThatHelpedAWordWhichIsGoneBeginsAgain) {
+  cas_.whose = kvs::Word::kOwn;
+  Hop(a_, 5);
+  cas_.GoOnAlong(ChainOf({b_}));
+  EXPECT_FALSE(cas_.maybe) << "its own word was nowhere";
+  Hop(b_, 1, 1);
+  EXPECT_EQ(word_, 1u);
+}
+
+// ---- whole stores
+
+constexpr char kFabric[] = "mirrored";
+constexpr NodeId kServers = 100;  // a node with the metadata server and without a pool
+
+class MirroredStores : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  static NodeId IdOf(uint32_t pool, uint32_t replica) { return pool + 32 * replica; }
+
+  void SetUp() override {
+    servers_ = OpenNode(kServers);
+    ASSERT_TRUE(servers_->HostMetaServer(64).ok());
+    std::vector<std::vector<MirrorNode>> chains;
+    for (uint32_t pool = 1; pool <= 2; ++pool) {
+      chains.emplace_back();
+      for (uint32_t replica = 0; replica < GetParam(); ++replica) {
+        krcore::Node& node = *nodes_.emplace_back(OpenNode(IdOf(pool, replica)));
+        krcore::RegionOptions region;
+        region.length = size_t{4} << 20;
+        region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+        region.tag = kvs::kPoolRegionTag;
+        regions_.push_back(node.CreateRegion(region).value());
+        chains.back().push_back({&node, regions_.back().get()});
+      }
+    }
+    kvs::HomeOptions options;
+    options.geometry.groups = 2;
+    options.chunk_bytes = size_t{1} << 16;
+    options.hash_seed = kvs::HashSeed{.low = 1, .high = 2};
+    const auto made = MakeMirroredStore(chains, options, krcore::Deadline::After(world_.clock(), 1'000'000'000));
+    ASSERT_TRUE(made.ok()) << made.ToString();
+    kvs::StoreOptions store;
+    store.rnic = "sim";
+    store.fabric = kFabric;
+    store.clock = &world_.clock();
+    store_ = kvs::Store::Open(store).value();
+    client_ = store_->NewClient().value();
+  }
+  void TearDown() override {
+    client_.reset();
+    store_.reset();
+    regions_.clear();
+  }
+
+  std::unique_ptr<krcore::Node> OpenNode(NodeId id) {
+    krcore::NodeOptions options;
+    options.rnic = "sim";
+    options.fabric = kFabric;
+    options.node = id;
+    options.create_fabric = servers_ == nullptr;
+    options.clock = &world_.clock();
+    return krcore::Node::Open(options).value();
+  }
+  Configuration Present() { return kvs::ReadConfiguration(*servers_, {}).value(); }
+  // Checks every replica that is left as if its pool were not mirrored, and that all say the same.
+  void ExpectSound(const std::map<std::string, std::string>& contents) {
+    client_.reset();
+    const Configuration configuration = Present();
+    for (uint32_t replica = 0; replica < GetParam(); ++replica) {
+      std::vector<PoolImage> images;
+      for (const kvs::PoolView& view : configuration.pools) {
+        const NodeId node = view.chain[std::min<size_t>(replica, view.chain.size() - 1)].node;
+        images.push_back({view.pool, regions_[(view.pool - 1) * GetParam() + (node - view.pool) / 32]->bytes()});
+      }
+      const PoolReport report = CheckPools(images);
+      EXPECT_TRUE(report.ok()) << report.ToString();
+      EXPECT_EQ(report.contents, contents) << "replica " << replica;
+    }
+  }
+
+  krcore::rnic::sim::World world_{{.fabric = kFabric, .seed = 1, .cost = {}, .chaos = {}}};
+  std::unique_ptr<krcore::Node> servers_;
+  std::vector<std::unique_ptr<krcore::Node>> nodes_;
+  std::vector<std::unique_ptr<krcore::Region>> regions_;
+  std::unique_ptr<kvs::Store> store_;
+  std::unique_ptr<kvs::Client> client_;
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, MirroredStores, ::testing::Values(1, 2, 3));
+
+TEST_P(MirroredStores, HoldAtEachReplicaWhatWasWritten) {
+  std::map<std::string, std::string> contents;
+  for (int i = 0; i < 500; ++i) {
+    const std::string key = "key-" + std::to_string(i);
+    ASSERT_TRUE(client_->Insert(key, "first").ok()) << key;
+    contents[key] = "first";
+  }
+  for (int i = 0; i < 500; i += 2) {
+    const std::string key = "key-" + std::to_string(i);
+    ASSERT_TRUE(client_->Update(key, "second " + key).ok());
+    contents[key] = "second " + key;
+  }
+  for (int i = 0; i < 500; i += 5) {
+    const std::string key = "key-" + std::to_string(i);
+    ASSERT_TRUE(client_->Delete(key).ok());
+    contents.erase(key);
+  }
+  for (const auto& [key, value] : contents) {
+    std::string read;
+    ASSERT_TRUE(client_->Get(key, &read).ok()) << key;
+    EXPECT_EQ(read, value);
+  }
+  EXPECT_GT(client_->stats().splits, 0u);
+  ExpectSound(contents);
+}
+
+// The home's and the other pool's replicas die one after the other, until one of each is left.
+TEST_P(MirroredStores, LoseNothingWhileOneReplicaOfEachPoolIsLeft) {
+  std::map<std::string, std::string> contents;
+  int next = 0;
+  const auto write_some = [&] {
+    for (const int end = next + 60; next < end; ++next) {
+      const std::string key = "key-" + std::to_string(next);
+      const auto put = client_->Put(key, "value of " + key);
+      ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
+      contents[key] = "value of " + key;
+    }
+    for (const auto& [key, value] : contents) {
+      std::string read;
+      const auto got = client_->Get(key, &read);
+      ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
+      ASSERT_EQ(read, value);
+    }
+  };
+  write_some();
+  for (uint32_t death = 1; death < GetParam(); ++death) {
+    for (const uint32_t pool : {1, 2}) {
+      const std::vector<Replica> chain = Present().Find(pool)->chain;
+      // Heads, tails and middles in turn.
+      world_.Kill(chain[(death + pool) % chain.size()].node, 0);
+      if (pool == death) client_ = store_->NewClient().value();  // one that sees the death before it has begun
+      write_some();
+      EXPECT_EQ(Present().Find(pool)->chain.size(), chain.size() - 1);
+      EXPECT_TRUE(Present().active);
+    }
+  }
+  ExpectSound(contents);
+}
+
+TEST_P(MirroredStores, AnswerUnavailableWhenTheLastReplicaHasDied) {
+  ASSERT_TRUE(client_->Put("key", "value").ok());
+  for (uint32_t replica = 0; replica < GetParam(); ++replica) world_.Kill(IdOf(1, replica), 0);
+  std::string read;
+  EXPECT_EQ(client_->Get("key", &read), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace surgekv_test
