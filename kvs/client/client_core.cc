@@ -36,7 +36,8 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       nonces_((own_node_ ? *own_node_ : store.node()).id(), (own_node_ ? *own_node_ : store.node()).incarnation(),
               store.state().clients.fetch_add(1, std::memory_order_relaxed)),
       views_(store.shape().mirrored
-                 ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(), store.shape().lease_ns)
+                 ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(), store.shape().lease_ns,
+                                           store.shape().geometry.bytes())
                  : nullptr),
       connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, stats_),
       arena_(std::move(arena)),
@@ -260,6 +261,12 @@ Task<Status> ClientCore::DrainNodeAsync(krcore::NodeId node, DrainOptions option
 Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
   if (forked()) co_return OpenedBeforeFork();
   co_return co_await upkeep_.drainer.Undrain(node);
+}
+
+Task<Status> ClientCore::BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms,
+                                      ReplicatorReport* report) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await upkeep_.replicator.Bring(pool, learner, timeout_ms, report);
 }
 
 // ---- Client's calls that block: each drives the coroutine of the same name

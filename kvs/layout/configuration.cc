@@ -1,6 +1,7 @@
 #include "kvs/layout/configuration.h"
 
 #include <cstring>
+#include <utility>
 
 #include "kvs/layout/subtable.h"
 
@@ -13,8 +14,8 @@ using krcore::StatusCode;
 
 constexpr uint64_t kMagic = 0x31'30'53'4c'4f'4f'50'53;  // "SPOOLS01"
 
-// The record's words: kMagic, number, active, home, pools; for each pool its id, bytes and replicas; for each of these
-// its node and incarnation.
+// The record's words: kMagic, number, active, home, promoted, pools; for each pool its id, bytes, learner and replicas;
+// for each of these its node and incarnation, as for the learner.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> value) : left_(value) {}
@@ -28,6 +29,10 @@ class Reader {
     left_ = left_.subspan(sizeof(word));
     return word;
   }
+  Replica NextReplica() {
+    const auto node = static_cast<krcore::NodeId>(Next());
+    return {node, static_cast<uint32_t>(Next())};
+  }
   bool complete() const { return !short_ && left_.empty(); }
 
  private:
@@ -37,24 +42,61 @@ class Reader {
 
 }  // namespace
 
+bool Configuration::Begin(Configuration next) {
+  const uint64_t former = number;
+  *this = std::move(next);
+  number = former + 1;
+  active = false;
+  promoted = krcore::kNoNode;
+  return true;
+}
+
 bool Configuration::Remove(const Replica& replica) {
-  for (PoolView& view : pools) {
+  Configuration next = *this;
+  (void)next.Demote(promoted);
+  for (PoolView& view : next.pools) {
+    if (view.learner == replica) {
+      view.learner = {};
+      return Begin(std::move(next));
+    }
     const auto found = std::ranges::find(view.chain, replica);
     if (found == view.chain.end()) continue;
     if (view.chain.size() == 1) return false;
     view.chain.erase(found);
-    ++number;
-    active = false;
-    return true;
+    return Begin(std::move(next));
   }
   return false;
 }
 
+bool Configuration::AddLearner(krcore::NodeId pool, const Replica& learner) {
+  PoolView* const view = Find(pool);
+  if (view == nullptr || view->learner.exists() || view->chain.size() == kMaxReplicas || !active) return false;
+  view->learner = learner;
+  return Begin(*this);
+}
+
+bool Configuration::Promote(krcore::NodeId pool) {
+  PoolView* const view = Find(pool);
+  if (view == nullptr || !view->learner.exists() || !active) return false;
+  view->chain.push_back(std::exchange(view->learner, {}));
+  (void)Begin(*this);
+  promoted = pool;
+  return true;
+}
+
+bool Configuration::Demote(krcore::NodeId pool) {
+  PoolView* const view = Find(pool);
+  if (active || promoted != pool || view == nullptr) return false;
+  view->learner = view->chain.back();
+  view->chain.pop_back();
+  return Begin(*this);
+}
+
 std::vector<std::byte> Encode(const Configuration& configuration) {
   std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home,
-                                 configuration.pools.size()};
+                                 configuration.promoted, configuration.pools.size()};
   for (const PoolView& view : configuration.pools) {
-    words.insert(words.end(), {view.pool, view.bytes, view.chain.size()});
+    words.insert(words.end(), {view.pool, view.bytes, view.learner.node, view.learner.incarnation, view.chain.size()});
     for (const Replica& replica : view.chain) words.insert(words.end(), {replica.node, replica.incarnation});
   }
   const auto bytes = std::as_bytes(std::span(words));
@@ -69,21 +111,22 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
   configuration.number = reader.Next();
   configuration.active = reader.Next() != 0;
   configuration.home = static_cast<krcore::NodeId>(reader.Next());
+  configuration.promoted = static_cast<krcore::NodeId>(reader.Next());
   const uint64_t pools = reader.Next();
   if (pools > krcore::kMaxMemoryNode) return corrupt;
   for (uint64_t p = 0; p < pools; ++p) {
     PoolView view;
     view.pool = static_cast<krcore::NodeId>(reader.Next());
     view.bytes = reader.Next();
+    view.learner = reader.NextReplica();
     const uint64_t replicas = reader.Next();
     const bool sound = view.pool != krcore::kNoNode && view.pool <= krcore::kMaxMemoryNode &&
                        view.bytes <= kMaxPoolBytes && replicas > 0 && replicas <= kMaxReplicas &&
                        configuration.Find(view.pool) == nullptr;
     if (!sound) return corrupt;
-    for (uint64_t r = 0; r < replicas; ++r) {
-      const auto node = static_cast<krcore::NodeId>(reader.Next());
-      view.chain.push_back({node, static_cast<uint32_t>(reader.Next())});
-    }
+    for (uint64_t r = 0; r < replicas; ++r) view.chain.push_back(reader.NextReplica());
+    const auto is_node = [](const Replica& replica) { return replica.node <= krcore::kMaxMemoryNode; };
+    if (!std::ranges::all_of(view.chain, is_node) || !is_node(view.learner)) return corrupt;
     configuration.pools.push_back(std::move(view));
   }
   if (!reader.complete() || configuration.Find(configuration.home) == nullptr) return corrupt;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "krcore/status.h"
@@ -21,6 +22,7 @@ inline constexpr size_t kMaxReplicas = 3;
 struct Replica {
   krcore::NodeId node = krcore::kNoNode;
   uint32_t incarnation = 0;
+  bool exists() const { return node != krcore::kNoNode; }
   friend bool operator==(const Replica&, const Replica&) = default;
 };
 
@@ -29,6 +31,7 @@ struct PoolView {
   krcore::NodeId pool = krcore::kNoNode;  // the id that addresses name
   uint64_t bytes = 0;                     // of the pool: those of its smallest replica
   std::vector<Replica> chain;
+  Replica learner;  // gets what changes, and a copy of the rest, until it can become the tail; no node: there is none
   friend bool operator==(const PoolView&, const PoolView&) = default;
 };
 
@@ -40,6 +43,9 @@ struct Configuration {
   bool active = true;
   krcore::NodeId home = krcore::kNoNode;  // the pool with the directory and the clients
   std::vector<PoolView> pools;            // by id
+  // The pool whose learner has become the tail in this configuration, which only that learner's process can make active;
+  // kNoNode: none has.
+  krcore::NodeId promoted = krcore::kNoNode;
   friend bool operator==(const Configuration&, const Configuration&) = default;
 
   // Returns the view of the pool; null: the store has no such pool.
@@ -47,8 +53,21 @@ struct Configuration {
     const auto found = std::ranges::find(pools, pool, &PoolView::pool);
     return found == pools.end() ? nullptr : &*found;
   }
-  // Takes a replica out of its chain, for which a new view begins. False: it is in none, or is the last of its pool.
+  PoolView* Find(krcore::NodeId pool) { return const_cast<PoolView*>(std::as_const(*this).Find(pool)); }
+  // Each of these begins a new view, which is pending. False: it is not possible, and nothing changes.
+  //
+  // A replica leaves its chain, or a learner goes. The last replica of a pool cannot leave. A promotion that is not
+  // active yet is given up.
   bool Remove(const Replica& replica);
+  // The pool, which has room for another replica and no learner, gets one.
+  bool AddLearner(krcore::NodeId pool, const Replica& learner);
+  // The pool's learner becomes the tail.
+  bool Promote(krcore::NodeId pool);
+  // Gives that up: the tail is the learner again.
+  bool Demote(krcore::NodeId pool);
+
+ private:
+  bool Begin(Configuration next);
 };
 
 std::vector<std::byte> Encode(const Configuration& configuration);

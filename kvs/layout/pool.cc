@@ -7,6 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -159,6 +160,18 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   reinterpret_cast<HomeArea*>(pool.data() + kHomeAreaOffset)->epoch = 1;
   super.is_home = 1;
   return Status::Ok();
+}
+
+void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node) {
+  std::memset(region.data(), 0xff, region.size());
+  static_assert(kUncopied == ~uint64_t{0});
+  Superblock& mine = SuperblockOf(region);
+  mine = super;
+  mine.node = node;
+  mine.chunk_cursor = mine.tables_chunk = kUncopied;
+  auto& area = *reinterpret_cast<HomeArea*>(region.data() + kHomeAreaOffset);
+  area.configuration = 0;
+  std::ranges::fill(area.acknowledged, 0);
 }
 
 bool IsFormatted(std::span<const std::byte> pool) {

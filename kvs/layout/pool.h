@@ -322,6 +322,10 @@ inline constexpr uint64_t kMinPoolBytes =
 krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes = kDefaultChunkBytes,
                           krcore::NodeId mirrored_as = krcore::kNoNode);
 
+// Makes a region ready to be a learner of the mirrored pool whose superblock is `super`, at memory node `node`: nothing
+// of it is copied yet.
+void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node);
+
 struct HomeOptions {
   SubtableGeometry geometry;
   uint32_t initial_depth = 0;  // 2^initial_depth subtables to begin with

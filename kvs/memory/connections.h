@@ -78,7 +78,10 @@ class Batch {
   // A batch belongs to a registration of the client. Later registrations do not protect what was learnt under it, so
   // its verbs are refused once another one has begun. Renew() makes it belong to the present one.
   void Renew();
-  void Follow(const Batch& other) { registration_ = other.registration_; }
+  void Follow(const Batch& other) {
+    registration_ = other.registration_;
+    began_ = other.began_;
+  }
   bool Stale() const;
   // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
   void CountForOperation(bool counts) { of_operation_ = counts; }
@@ -107,6 +110,13 @@ class Batch {
   inline void CompareSwapChecked(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old, Word whose,
                                  uint64_t* numbers);
 
+  // Adds a READ from the head or the learner of a mirrored pool, for comparison. If there is no learner, the tail is
+  // read.
+  void ReadReplica(MirroredVerb::At at, GlobalAddress from, void* to, uint32_t bytes) {
+    AddMirrored(from.node, {krcore::Opcode::kRead, from.offset, {reinterpret_cast<uint64_t>(to), bytes, lkey_}},
+                Word::kAnyones, nullptr, at);
+  }
+
   // co_await batch.Run(): resumes when all verbs have completed, and what else went out with them.
   auto Run() {
     struct Awaiter {
@@ -131,13 +141,18 @@ class Batch {
  private:
   friend class Connections;
   // ---- mirrored pools (mirrored_batch.cc)
-  void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers);
+  void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers,
+                   MirroredVerb::At at = MirroredVerb::At::kTail);
   // Posts what can be posted now. False: nothing, because all is done or lost.
   bool PostRound();
   // Takes what a round has brought, and goes on. False: all is done or lost.
   bool GoOn();
   void TakeRound();
-  bool PostHop(MirroredVerb& mirrored, const PoolChain& chain);
+  Verb NextVerb(const MirroredVerb& mirrored) const;
+  bool BeginCopy(MirroredVerb& mirrored);
+  void Copied(MirroredVerb& mirrored);
+  bool PostHop(MirroredVerb& mirrored);
+  void EndVerb(MirroredVerb& mirrored, MirroredVerb::State state);
   void EndMirrored();
   bool WaitsTooLong() const;
   bool awaits_round() const;
@@ -178,6 +193,7 @@ class Batch {
       0;  // parts that have not ended, plus one while verbs are added, plus one while some wait for room
   uint32_t discarded_ = 0;  // verbs that were not posted
   uint32_t registration_ = 0;
+  uint64_t began_ = 0;  // the number of the configuration in use when it was renewed
   uint32_t hint_every_ = Outbox::kHintEvery;
   bool of_operation_ = false;
   bool at_once_ = false;  // verbs go to outboxes as they are added: the batch is not stale, and none waits for room
@@ -218,7 +234,11 @@ class Connections {
   // The pools are mirrored. `lease`: completions count only while it lets verbs be posted; null: always.
   void SetViews(Views& views, krcore::PostGate* lease);
   bool mirrored() const { return views_ != nullptr; }
+  // How many CASes of mirrored pools have left the head and have not ended.
+  uint32_t under_way() const { return under_way_; }
   Views* views() const { return views_; }  // null: the pools are not mirrored
+  // Another configuration is in use.
+  void SetViewNumber(uint64_t number) { view_number_ = number; }
   // Whether no verb is under way to a pool that gets another chain.
   bool IdleForViews(const Views& views);
 
@@ -308,6 +328,9 @@ class Connections {
   uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
+  static constexpr uint64_t kCopyBytes = uint64_t{64} << 10;
+  bool HasCopyBuffer();
+  krcore::Sge CopyBuffer(uint64_t bytes) const;
   // Lets the batches go on that have ended a round or wait.
   void GoOnWithBatches();
   // Adds verbs of the batch to the peer's outbox.
@@ -341,6 +364,10 @@ class Connections {
   std::deque<Batch*> stalled_;               // batches that wait for room, in order
   std::deque<Batch*> going_on_;              // where pools are mirrored: batches that have ended a round, or wait
   Views* views_ = nullptr;
+  uint64_t view_number_ = 0;  // the views'
+  uint32_t under_way_ = 0;
+  std::unique_ptr<krcore::Region> copy_buffer_;  // of kCopyBytes, made when first needed
+  MirroredVerb* copying_ = nullptr;              // whose it is
   krcore::PostGate* lease_ = nullptr;
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;
@@ -350,6 +377,7 @@ class Connections {
 
 inline void Batch::Renew() {
   registration_ = connections_->registration();
+  began_ = connections_->view_number_;
   hint_every_ = Outbox::kHintEvery;
 }
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }

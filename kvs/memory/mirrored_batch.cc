@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <bitset>
 #include <span>
+#include <utility>
 
+#include "kvs/layout/block.h"
+#include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/memory/connections.h"
 #include "kvs/memory/mutation.h"
 #include "kvs/memory/views.h"
@@ -21,30 +25,64 @@ namespace {
 // How long a batch waits for another view, in leases: longer than a view that somebody does not acknowledge.
 constexpr int64_t kMostLeases = 4;
 
-// The part of the chain to which the verb goes next.
-std::span<const Replica> Targets(const MirroredVerb& mirrored, const PoolChain& chain) {
-  if (mirrored.verb.opcode == Opcode::kRead) {
-    return chain.all().subspan(Mutated(Mutation::kReadHead) ? 0 : chain.length - 1, 1);
+// Returns what a word names that a CAS puts in place. `table_bytes`: of a subtable.
+NamedMemory MemoryOf(Word word, uint64_t value, uint64_t table_bytes) {
+  if (IsSlot(word)) {
+    const Slot slot(value);
+    if (value == kUncopied || !slot.has_block()) return {};
+    return {slot.block(), FirstReadBytes(slot), slot.length_units() == kLargeBlock};
   }
-  if (mirrored.is_cas()) {
-    uint32_t place = mirrored.hop;
-    if (Mutated(Mutation::kTailFirst)) place = chain.length - 1 - place;
-    if (Mutated(Mutation::kTailBeforeMiddle) && chain.length == 3 && place > 0) place = 3 - place;
-    return chain.all().subspan(place, 1);
+  if (word != Word::kOwnEntry) return {};
+  const DirectoryEntry entry(value);
+  if (entry.merging()) return {entry.merge_record(), sizeof(MergeRecord)};
+  return entry.present() ? NamedMemory{entry.subtable(), table_bytes} : NamedMemory{};
+}
+
+// Puts the replicas to which the verb goes next into `posted_at`.
+void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
+  const auto at = [mirrored](const Replica& replica) {
+    mirrored->posted_at[0] = replica;
+    mirrored->posted_count = 1;
+  };
+  const bool learns = chain.learner.exists();
+  switch (mirrored->verb.opcode) {
+    case Opcode::kRead: {
+      const bool head = mirrored->at == MirroredVerb::At::kHead || Mutated(Mutation::kReadHead);
+      return at(mirrored->at == MirroredVerb::At::kLearner && learns ? chain.learner
+                : head                                               ? chain.replicas[0]
+                                                                     : chain.tail());
+    }
+    case Opcode::kCompareSwap: break;
+    default: {
+      const uint32_t count = Mutated(Mutation::kWritesToHeadOnly) ? 1 : chain.length;
+      std::ranges::copy(chain.all().first(count), mirrored->posted_at.begin());
+      mirrored->posted_count = count;
+      if (learns && !Mutated(Mutation::kLearnerIgnored)) mirrored->posted_at[mirrored->posted_count++] = chain.learner;
+      return;
+    }
   }
-  return chain.all().first(Mutated(Mutation::kWritesToHeadOnly) ? 1 : chain.length);
+  switch (mirrored->phase) {
+    case MirroredVerb::Phase::kPush:
+    case MirroredVerb::Phase::kPushAgain:
+    case MirroredVerb::Phase::kCopyWrite: return at(chain.learner);
+    case MirroredVerb::Phase::kReadTail:
+    case MirroredVerb::Phase::kCopyRead: return at(chain.tail());
+    case MirroredVerb::Phase::kHop: break;
+  }
+  uint32_t place = mirrored->hop;
+  if (Mutated(Mutation::kTailFirst)) place = chain.length - 1 - place;
+  if (Mutated(Mutation::kTailBeforeMiddle) && chain.length == 3 && place > 0) place = 3 - place;
+  at(chain.replicas[place]);
 }
 
 }  // namespace
 
 // ---- one batch
 
-void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers) {
+void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, MirroredVerb::At at) {
   if (mirrored_.empty()) {
-    size_ = 0;
     outcome_ = Outcome::kOk;
     discarded_ = 0;
-    pending_ = 1;
     sample_from_ns_ = 0;
     waits_since_ns_ = 0;
   }
@@ -54,21 +92,94 @@ void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* num
   mirrored.pool = pool;
   mirrored.whose = whose;
   mirrored.numbers = numbers;
+  mirrored.at = at;
+  mirrored.began = began_;
   if (mirrored.is_cas()) ++connections_->stats_.atomics;
 }
 
-// Asks for the verb at its next replicas. False: one of them has no room.
-bool Batch::PostHop(MirroredVerb& mirrored, const PoolChain& chain) {
-  const std::span<const Replica> targets = Targets(mirrored, chain);
-  const size_t verbs = mirrored.numbers != nullptr ? 2 : 1;
-  for (const Replica& replica : targets) {
-    if (!connections_->HasRoom(connections_->peers_[replica.node], this, verbs)) return false;
-  }
+// Returns the verb that goes out next.
+Verb Batch::NextVerb(const MirroredVerb& mirrored) const {
+  using Phase = MirroredVerb::Phase;
   Verb verb = mirrored.verb;
-  if (mirrored.hop > 0) verb.desired = mirrored.target;
+  if (!mirrored.is_cas()) return verb;
+  switch (mirrored.phase) {
+    case Phase::kHop:
+    case Phase::kPush:
+    case Phase::kPushAgain:
+      if (mirrored.phase == Phase::kPushAgain) verb.expected = mirrored.learnt;
+      verb.desired = mirrored.NextWord();
+      return verb;
+    case Phase::kReadTail: verb.opcode = Opcode::kRead; return verb;
+    case Phase::kCopyRead:
+    case Phase::kCopyWrite: break;
+  }
+  const uint64_t piece = std::min(mirrored.copy.bytes - mirrored.copied_bytes, Connections::kCopyBytes);
+  return {mirrored.phase == Phase::kCopyRead ? Opcode::kRead : Opcode::kWrite,
+          mirrored.copy.address.offset + mirrored.copied_bytes,
+          connections_->CopyBuffer(piece)};
+}
+
+// Makes a CAS that would put a word in place whose memory a learner may lack copy that first. False: it waits, because
+// another one is copying.
+bool Batch::BeginCopy(MirroredVerb& mirrored) {
+  using Phase = MirroredVerb::Phase;
+  if (mirrored.phase == Phase::kReadTail || Mutated(Mutation::kPushWithoutBlock)) return true;
+  if (mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite) {
+    const PoolChain* const chain = connections_->views_->Find(mirrored.copy.address.node);
+    if (chain->learner_since == mirrored.copy_since) return true;
+    connections_->copying_ = nullptr;  // that learner is gone
+    mirrored.phase = mirrored.behind_copy;
+  }
+  const uint64_t word = mirrored.NextWord();
+  if (word == mirrored.copied_word) return true;
+  const bool own = IsOwn(mirrored.whose) && word == mirrored.verb.desired;
+  if (!own && mirrored.whose == Word::kOwnEntry) return true;
+  const NamedMemory named = MemoryOf(mirrored.whose, word, connections_->views_->table_bytes());
+  if (named.bytes == 0) return true;
+  const PoolChain* const chain = connections_->views_->Find(named.address.node);
+  if (chain == nullptr || !chain->learner.exists()) return true;
+  if (own && (mirrored.began >= chain->learner_since || Mutated(Mutation::kOwnBlockNotCopied))) return true;
+  if (connections_->copying_ != nullptr || !connections_->HasCopyBuffer()) return false;
+  connections_->copying_ = &mirrored;
+  mirrored.copy = named;
+  mirrored.copied_bytes = 0;
+  mirrored.copy_since = chain->learner_since;
+  mirrored.behind_copy = mirrored.phase;
+  mirrored.phase = Phase::kCopyRead;
+  return true;
+}
+
+// A piece has been read, or written to the learner.
+void Batch::Copied(MirroredVerb& mirrored) {
+  using Phase = MirroredVerb::Phase;
+  if (mirrored.phase == Phase::kCopyRead) {
+    if (std::exchange(mirrored.copy.is_large, false)) {
+      const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(0).addr));
+      mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+      if (mirrored.copy.bytes > Connections::kCopyBytes) return;  // read anew, a whole piece
+    }
+    mirrored.phase = Phase::kCopyWrite;
+    return;
+  }
+  mirrored.copied_bytes += std::min(mirrored.copy.bytes - mirrored.copied_bytes, Connections::kCopyBytes);
+  mirrored.phase = Phase::kCopyRead;
+  if (mirrored.copied_bytes < mirrored.copy.bytes) return;
+  mirrored.phase = mirrored.behind_copy;
+  mirrored.copied_word = mirrored.NextWord();
+  connections_->copying_ = nullptr;
+}
+
+// Asks for the verb where it is aimed at. False: there is no room.
+bool Batch::PostHop(MirroredVerb& mirrored) {
+  const std::span<const Replica> targets(mirrored.posted_at.data(), mirrored.posted_count);
+  const bool checks = mirrored.numbers != nullptr && mirrored.phase == MirroredVerb::Phase::kHop;
+  for (const Replica& replica : targets) {
+    if (!connections_->HasRoom(connections_->peers_[replica.node], this, checks ? 2 : 1)) return false;
+  }
+  const Verb verb = NextVerb(mirrored);
   for (const Replica& replica : targets) {
     Connections::Peer& peer = connections_->peers_[replica.node];
-    if (mirrored.numbers != nullptr) {
+    if (checks) {
       const krcore::Sge number{reinterpret_cast<uint64_t>(mirrored.numbers + mirrored.hop), sizeof(uint64_t), lkey_};
       Connections::Add<2>(*this, peer, {verb, Verb{Opcode::kRead, kConfigurationOffset, number}});
     } else {
@@ -76,49 +187,74 @@ bool Batch::PostHop(MirroredVerb& mirrored, const PoolChain& chain) {
     }
   }
   mirrored.state = MirroredVerb::State::kPosted;
-  mirrored.posted_once = true;
+  if (mirrored.phase == MirroredVerb::Phase::kHop) {
+    mirrored.posted_once = true;
+    if (mirrored.is_cas() && !std::exchange(mirrored.under_way, true)) ++connections_->under_way_;
+  }
   return true;
 }
 
+// The verb is done, or its outcome will not be known.
+void Batch::EndVerb(MirroredVerb& mirrored, MirroredVerb::State state) {
+  mirrored.state = state;
+  if (std::exchange(mirrored.under_way, false)) --connections_->under_way_;
+  if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
+}
+
 bool Batch::PostRound() {
+  using State = MirroredVerb::State;
+  using Phase = MirroredVerb::Phase;
   outcome_ = Outcome::kOk;
   pending_ = 1;
   bool left = false, posted = false;
   std::bitset<krcore::kMaxMemoryNode + 1> held;    // pools to which nothing more is posted in this round
   std::bitset<krcore::kMaxMemoryNode + 1> before;  // pools with a CAS that READs behind it have to wait for
+  const Views& views = *connections_->views_;
   const bool gives_up = Stale() || WaitsTooLong();
   for (MirroredVerb& mirrored : mirrored_) {
-    if (mirrored.state != MirroredVerb::State::kOpen) continue;
-    const PoolChain* const chain = connections_->views_->Find(mirrored.pool);
+    if (mirrored.state != State::kOpen) continue;
+    const PoolChain* const chain = views.Find(mirrored.pool);
     if (chain == nullptr || gives_up) {
-      mirrored.state = MirroredVerb::State::kLost;
+      EndVerb(mirrored, State::kLost);
       continue;
     }
-    const bool closed = chain->closed && !Mutated(Mutation::kPostsToClosed);
-    if (!closed && mirrored.since != chain->since) {
+    bool waits = chain->closed && !Mutated(Mutation::kPostsToClosed);
+    if (!waits && mirrored.since != chain->since) {
+      if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
       mirrored.GoOnAlong(*chain);
-      if (mirrored.state != MirroredVerb::State::kOpen) continue;
     }
-    const NodeId pool = mirrored.pool & 0xff;
-    const bool waits = closed || held[pool] || (mirrored.verb.opcode == Opcode::kRead && before[pool]);
-    if (!waits) {
+    if (!waits && mirrored.is_cas()) {
+      mirrored.EndHops(*chain);
+      if (mirrored.state == State::kDone) {
+        EndVerb(mirrored, State::kDone);
+        continue;
+      }
+      waits = (views.closed_to_new() && !mirrored.under_way) || !BeginCopy(mirrored);
+    }
+    const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
+    const NodeId pool = (copies ? mirrored.copy.address.node : mirrored.pool) & 0xff;
+    waits = waits || held[pool] || (mirrored.verb.opcode == Opcode::kRead && before[pool]);
+    if (const PoolChain* const to = copies ? views.Find(pool) : chain; !waits && to != nullptr && !to->closed) {
+      AimAlong(*to, &mirrored);
       Connections::Reached reached = Connections::Reached::kYes;
-      for (const Replica& replica : Targets(mirrored, *chain)) {
+      for (const Replica& replica : std::span(mirrored.posted_at).first(mirrored.posted_count)) {
         if (reached == Connections::Reached::kYes) reached = connections_->ReachReplica(pool, replica);
       }
       if (reached == Connections::Reached::kNever) {
-        mirrored.state = MirroredVerb::State::kLost;
+        EndVerb(mirrored, State::kLost);
         continue;
       }
-      if (reached == Connections::Reached::kYes && PostHop(mirrored, *chain)) {
+      if (reached == Connections::Reached::kYes && PostHop(mirrored)) {
         posted = true;
-        before[pool] = before[pool] || (mirrored.is_cas() && mirrored.hop + 1 < chain->length);
+        if (mirrored.is_cas() && (copies || (mirrored.phase == Phase::kHop && mirrored.hop + 1 < chain->length))) {
+          before[mirrored.pool & 0xff] = true;
+        }
         continue;
       }
       held[pool] = true;
     }
     left = true;
-    if (mirrored.is_cas()) before[pool] = true;
+    if (mirrored.is_cas()) before[mirrored.pool & 0xff] = true;
   }
   if (posted) {
     ++connections_->stats_.round_trips;
@@ -142,36 +278,46 @@ bool Batch::WaitsTooLong() const {
 }
 
 void Batch::TakeRound() {
+  using State = MirroredVerb::State;
+  using Phase = MirroredVerb::Phase;
   bool asked_lease = false, holds_lease = true;
   for (MirroredVerb& mirrored : mirrored_) {
-    if (mirrored.state != MirroredVerb::State::kPosted) continue;
-    const PoolChain& chain = *connections_->views_->Find(mirrored.pool);
-    const std::span<const Replica> targets = Targets(mirrored, chain);
+    if (mirrored.state != State::kPosted) continue;
+    const auto failed_at = [this](const Replica& replica) { return FailedAt(replica.node); };
     const bool failed = outcome_ != Outcome::kOk &&
-                        std::ranges::any_of(targets, [this](const Replica& replica) { return FailedAt(replica.node); });
+                        std::ranges::any_of(std::span(mirrored.posted_at).first(mirrored.posted_count), failed_at);
     if (!mirrored.is_cas()) {
-      mirrored.state = failed ? MirroredVerb::State::kOpen : MirroredVerb::State::kDone;
+      mirrored.state = failed ? State::kOpen : State::kDone;
       continue;
     }
-    mirrored.state = MirroredVerb::State::kOpen;
+    mirrored.state = State::kOpen;
+    const bool hops = mirrored.phase == Phase::kHop;
     if (failed) {
-      mirrored.HopFailed();
-    } else if (mirrored.numbers != nullptr) {
-      if (mirrored.numbers[mirrored.hop] != connections_->views_->number() && !Mutated(Mutation::kNumberUnchecked)) {
-        connections_->views_->NoteNewer();
-        mirrored.state = MirroredVerb::State::kLost;
-      } else {
-        mirrored.Hopped(targets[0], chain.length);
-      }
-    } else {
+      if (hops) mirrored.HopFailed();
+      continue;
+    }
+    if (mirrored.numbers == nullptr) {
       if (!asked_lease) holds_lease = connections_->lease_ == nullptr || connections_->lease_->MayPost();
       asked_lease = true;
-      if (holds_lease || Mutated(Mutation::kHopsWithoutLease)) {
-        mirrored.Hopped(targets[0], chain.length);
-      } else {
-        mirrored.HopFailed();
+      if (!holds_lease && !Mutated(Mutation::kHopsWithoutLease)) {
+        if (hops) mirrored.HopFailed();
+        continue;
       }
+    } else if (hops && mirrored.numbers[mirrored.hop] != connections_->views_->number() &&
+               !Mutated(Mutation::kNumberUnchecked)) {
+      connections_->views_->NoteNewer();
+      EndVerb(mirrored, State::kLost);
+      continue;
     }
+    switch (mirrored.phase) {
+      case Phase::kHop: mirrored.Hopped(mirrored.posted_at[0], connections_->views_->Find(mirrored.pool)->length); break;
+      case Phase::kPush:
+      case Phase::kPushAgain: mirrored.Pushed(); break;
+      case Phase::kReadTail: mirrored.ReadTail(); break;
+      case Phase::kCopyRead:
+      case Phase::kCopyWrite: Copied(mirrored); break;
+    }
+    if (mirrored.state != State::kOpen) EndVerb(mirrored, mirrored.state);
   }
 }
 
@@ -181,9 +327,8 @@ bool Batch::GoOn() {
 }
 
 bool Batch::awaits_round() const {
-  return std::ranges::any_of(mirrored_, [](const MirroredVerb& mirrored) {
-    return mirrored.state == MirroredVerb::State::kPosted;
-  });
+  const auto is_posted = [](const MirroredVerb& mirrored) { return mirrored.state == MirroredVerb::State::kPosted; };
+  return std::ranges::any_of(mirrored_, is_posted);
 }
 
 // What FailedAt answers from now on is about pools.
@@ -203,6 +348,7 @@ void Batch::EndMirrored() {
 
 void Connections::SetViews(Views& views, krcore::PostGate* lease) {
   views_ = &views;
+  view_number_ = views.number();
   lease_ = lease;
   views.Attach(*this);
 }
@@ -214,6 +360,18 @@ void Connections::GoOnWithBatches() {
     going_on_.pop_front();
     if (!batch.GoOn() && batch.waiter_ != nullptr) run_queue.Push(batch.waiter_);
   }
+}
+
+krcore::Sge Connections::CopyBuffer(uint64_t bytes) const {
+  return {reinterpret_cast<uint64_t>(copy_buffer_->bytes().data()), static_cast<uint32_t>(bytes), copy_buffer_->lkey()};
+}
+
+bool Connections::HasCopyBuffer() {
+  if (copy_buffer_ != nullptr) return true;
+  auto region = node_.CreateRegion({.length = kCopyBytes});
+  if (!region.ok()) return false;
+  copy_buffer_ = *std::move(region);
+  return true;
 }
 
 bool Connections::IdleForViews(const Views& views) {

@@ -1,6 +1,7 @@
 #include "kvs/memory/views.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,7 +33,8 @@ Result<Configuration> ReadConfiguration(krcore::Node& node, Deadline deadline, u
   return DecodeConfiguration(record->value);
 }
 
-Views::Views(krcore::Node& node, int64_t lease_ns) : node_(node), clock_(node.clock()), lease_ns_(lease_ns) {}
+Views::Views(krcore::Node& node, int64_t lease_ns, uint64_t table_bytes)
+    : node_(node), clock_(node.clock()), lease_ns_(lease_ns), table_bytes_(table_bytes) {}
 
 void Views::Detach(Connections& connections) { std::erase(connections_, &connections); }
 
@@ -54,13 +56,13 @@ bool Views::ChainChangesAt(krcore::NodeId node) const {
   return std::ranges::any_of(used_.pools, [&](const PoolView& view) {
     const PoolChain& chain = chains_[view.pool];
     const auto is_there = [node](const Replica& replica) { return replica.node == node; };
-    return chain.changes && std::ranges::any_of(chain.all(), is_there);
+    return chain.changes && (is_there(chain.learner) || std::ranges::any_of(chain.all(), is_there));
   });
 }
 
 bool Views::Suspect(krcore::NodeId pool, const Replica& replica) {
   PoolChain& chain = chains_[pool & 0xff];
-  if (chain.length < 2) return false;
+  if (chain.length < 2 && replica != chain.learner) return false;
   chain.closed = true;
   const auto is_known = [&](const Suspicion& known) { return known.replica == replica; };
   if (std::ranges::none_of(suspects_, is_known)) suspects_.push_back({pool, replica});
@@ -87,6 +89,16 @@ bool Views::Look() {
   return true;
 }
 
+Status Views::Change(const std::function<bool(Configuration&)>& change) {
+  Result<Configuration> read = ReadConfiguration(node_, Soon(), &version_);
+  if (!read.ok()) return read.status();
+  if (!read->active) return {StatusCode::kExists, "another change of the store's replicas is under way"};
+  if (!change(*read)) return StatusCode::kBadState;
+  const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(*read), Soon());
+  if (set.ok()) NoteNewer();
+  return set;
+}
+
 // [View 1 to 4]
 void Views::GoOn() {
   if (clock_.NowNs() < next_ns_) return;
@@ -110,22 +122,53 @@ void Views::GoOn() {
     acknowledged_ = latest_.number;
   }
   const bool lapsed = clock_.NowNs() - written_ns_ > lease_ns_ + lease_ns_ / 2;
+  Configuration next = latest_;
+  next.active = true;
+  next.promoted = krcore::kNoNode;
+  if (latest_.promoted == krcore::kNoNode) {
+    if (lapsed || AllHaveAcknowledged()) Set(next);
+    return;
+  }
+  const Replica& promoted = latest_.Find(latest_.promoted)->chain.back();
+  if (!valid_) {
+    if (node_.IsConfirmedDead(promoted.node, promoted.incarnation)) suspects_.push_back({latest_.promoted, promoted});
+    return;
+  }
   if (!lapsed && !AllHaveAcknowledged()) return;
-  Configuration active = latest_;
-  active.active = true;
-  const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(active), Soon());
+  if (lapsed || !(valid_(entries_) || Mutated(Mutation::kPromotionUnchecked))) {
+    next = latest_;
+    (void)next.Demote(latest_.promoted);
+  }
+  Set(next);
+}
+
+void Views::Set(const Configuration& next) {
+  const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(next), Soon());
   if (set.ok() || set == StatusCode::kExists) next_ns_ = INT64_MIN;  // look at it
 }
 
+// A pool that loses a replica is closed at once. Where one joins, no CAS begins, and those under way go on; when all of
+// these have ended, the pool is closed, too.
 void Views::CloseChanging() {
+  closed_to_new_ = false;
   for (const PoolView& view : latest_.pools) {
     PoolChain& chain = chains_[view.pool];
-    chain.changes = !std::ranges::equal(chain.all(), view.chain);
-    chain.closed = chain.changes;
+    std::vector<Replica> grown(chain.replicas.begin(), chain.replicas.begin() + chain.length);
+    const bool same = grown == view.chain;
+    if (chain.learner.exists()) grown.push_back(chain.learner);
+    chain.changes = !same || view.learner != chain.learner;
+    const bool joins = chain.length > 0 && chain.changes &&
+                       ((same && !chain.learner.exists()) || (grown == view.chain && grown.size() > chain.length));
+    chain.closed = chain.changes && !joins;
+    closed_to_new_ |= joins;
   }
+  const auto has_none = [](const Connections* connections) { return connections->under_way() == 0; };
+  if (closed_to_new_ && std::ranges::all_of(connections_, has_none)) closed_ = latest_.number;
+  for (PoolChain& chain : chains_) chain.closed |= chain.changes && closed_ == latest_.number;
 }
 
 bool Views::Idle() const {
+  if (closed_to_new_ && closed_ != latest_.number) return false;
   return std::ranges::all_of(connections_, [this](Connections* connections) { return connections->IdleForViews(*this); });
 }
 
@@ -137,11 +180,17 @@ void Views::Use() {
     chain.length = static_cast<uint32_t>(view.chain.size());
     chain.bytes = view.bytes;
     chain.since = latest_.number;
+    if (chain.learner != view.learner) chain.learner_since = latest_.number;
+    chain.learner = view.learner;
     chain.closed = chain.changes = false;
   }
+  closed_to_new_ = false;
+  const auto learns = [](const PoolView& view) { return view.learner.exists(); };
+  any_learner_ = std::ranges::any_of(latest_.pools, learns);
   if (used_.number != latest_.number) ++changes_;
   used_ = latest_;
   looks_ = false;
+  for (Connections* connections : connections_) connections->SetViewNumber(used_.number);
   home_.reset();
 }
 
@@ -159,15 +208,22 @@ bool Views::AtHome(const Replica& replica, const std::function<Status(RemotePool
     if (status.ok()) status = visit(*home_);
     if (status.ok()) return true;
   }
-  if (latest_.Find(latest_.home)->chain.size() > 1) suspects_.push_back({latest_.home, replica});
+  const PoolView& view = *latest_.Find(latest_.home);
+  if (view.chain.size() > 1 || replica == view.learner) suspects_.push_back({latest_.home, replica});
   return false;
+}
+
+std::vector<Replica> Views::HomeReplicas() const {
+  const PoolView& view = *latest_.Find(latest_.home);
+  std::vector<Replica> replicas = view.chain;
+  if (view.learner.exists()) replicas.push_back(view.learner);
+  return replicas;
 }
 
 // [View 2] The number only grows.
 bool Views::WriteNumber() {
   if (Mutated(Mutation::kNumberNotWritten)) return true;
-  const std::vector<Replica>& chain = latest_.Find(latest_.home)->chain;
-  return std::ranges::all_of(chain, [&](const Replica& replica) {
+  return std::ranges::all_of(HomeReplicas(), [&](const Replica& replica) {
     return AtHome(replica, [&](RemotePool& home) {
       for (uint64_t expected = 0; expected < latest_.number;) {
         KRCORE_RETURN_IF_ERROR(home.CompareSwap(kConfigurationOffset, expected, latest_.number, Soon()));
@@ -182,35 +238,33 @@ bool Views::WriteNumber() {
 
 // [View 3] The word is the client's own, so it is WRITTEN.
 bool Views::Acknowledge() {
-  const std::vector<Replica>& chain = latest_.Find(latest_.home)->chain;
-  return std::ranges::all_of(chain, [&](const Replica& replica) {
+  return std::ranges::all_of(HomeReplicas(), [&](const Replica& replica) {
     return AtHome(replica, [&](RemotePool& home) {
       return home.Write(AcknowledgedOffset(*client_), latest_.number, Soon());
     });
   });
 }
 
-// [View 4] Any replica that stays will do, because the number was written there before: a client that is not in the
+// [View 4] Any replica that stays will do, and the head does, because the number was written there before: a client that is not in the
 // table there gets no lease without this number.
 bool Views::AllHaveAcknowledged() {
   if (Mutated(Mutation::kViewActiveAtOnce)) return true;
   uint32_t used = 0;
-  std::vector<uint64_t> acknowledged, entries;
-  const bool read = AtHome(latest_.Find(latest_.home)->chain.back(), [&](RemotePool& home) {
-    const auto table = [&](uint64_t offset, uint64_t words, std::vector<uint64_t>* to) {
-      KRCORE_RETURN_IF_ERROR(home.Read(offset, words * sizeof(uint64_t), Soon()));
-      to->assign(home.words().begin(), home.words().begin() + static_cast<std::ptrdiff_t>(words));
-      return Status::Ok();
-    };
+  std::vector<uint64_t> acknowledged;
+  const bool read = AtHome(latest_.Find(latest_.home)->chain.front(), [&](RemotePool& home) {
     KRCORE_RETURN_IF_ERROR(home.Read(kClientsUsedOffset, sizeof(uint64_t), Soon()));
     used = static_cast<uint32_t>(std::min<uint64_t>(home.words()[0], kMaxClients));
+    entries_.resize(used);
     if (used == 0) return Status::Ok();
-    KRCORE_RETURN_IF_ERROR(table(EntryOffset(0), 2 * used, &entries));
-    return table(AcknowledgedOffset(0), used, &acknowledged);
+    KRCORE_RETURN_IF_ERROR(home.Read(AcknowledgedOffset(0), used * sizeof(uint64_t), Soon()));
+    acknowledged.assign(home.words().begin(), home.words().begin() + used);
+    KRCORE_RETURN_IF_ERROR(home.Read(EntryOffset(0), used * sizeof(ClientEntry), Soon()));
+    std::memcpy(entries_.data(), home.words().data(), used * sizeof(ClientEntry));
+    return Status::Ok();
   });
   for (uint32_t i = 0; read && i < used; ++i) {
-    const OwnerWord owner(entries[2 * i]);
-    const bool expelled = ClientWord(entries[2 * i + 1]).state() == ClientState::kExpelled;
+    const OwnerWord owner(entries_[i].owner);
+    const bool expelled = ClientWord(entries_[i].word).state() == ClientState::kExpelled;
     if (!owner.held() || expelled || acknowledged[i] >= latest_.number) continue;
     if (!node_.IsConfirmedDead(owner.node(), owner.incarnation())) return false;
   }

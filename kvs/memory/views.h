@@ -3,7 +3,8 @@
 //
 // A new configuration is *pending* at first: its number is written to every replica of the home that stays, each client
 // acknowledges it once it has nothing under way to the pools that change, and then somebody makes it *active*. Every
-// client does all of this, each step can be repeated, and whoever began it may die.
+// client does all of this, each step can be repeated, and whoever began it may die. Only a learner becomes the tail by
+// the process that has brought it up to date (kvs/upkeep/replicator.h), which knows whether that still holds.
 //
 // Thread safety: the client's thread. Poll and Open block for some round trips to memory nodes, and ask the fabric for
 // the record.
@@ -15,12 +16,15 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
 #include "kvs/layout/configuration.h"
+#include "kvs/layout/pool.h"
 #include "kvs/memory/mirror.h"
 #include "kvs/memory/remote_pool.h"
 
@@ -36,7 +40,8 @@ krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Dead
 class Views {
  public:
   // `node` posts the client's verbs.
-  Views(krcore::Node& node, int64_t lease_ns);
+  // `table_bytes`: of a subtable.
+  Views(krcore::Node& node, int64_t lease_ns, uint64_t table_bytes);
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
 
@@ -52,6 +57,10 @@ class Views {
   uint64_t number() const { return used_.number; }
   const Configuration& used() const { return used_; }
   int64_t lease_ns() const { return lease_ns_; }
+  uint64_t table_bytes() const { return table_bytes_; }
+  bool any_learner() const { return any_learner_; }
+  // Whether no CAS begins, because a replica joins and all CASes that are under way have to end first.
+  bool closed_to_new() const { return closed_to_new_; }
   // Returns null if the store has no such pool.
   const PoolChain* Find(krcore::NodeId pool) const {
     const PoolChain& chain = chains_[pool & 0xff];
@@ -67,6 +76,15 @@ class Views {
     looks_ = true;
     next_ns_ = INT64_MIN;
   }
+  // Changes the record: `change` is applied to the newest configuration. kExists: that is not active, or changed at the
+  // same time. kBadState: `change` does not want it. Otherwise the codes of CompareAndSetRecord. Afterwards the client
+  // comes to use it as any other configuration.
+  krcore::Status Change(const std::function<bool(Configuration&)>& change);
+  // What the process that has brought a learner up to date does with the view in which that becomes the tail: it makes it
+  // active if `valid` says so once all clients have acknowledged it, or else gives it up. `valid` gets the entries of the
+  // client table.
+  using IsValid = std::function<bool(std::span<const ClientEntry> entries)>;
+  void SetPromoter(IsValid valid) { valid_ = std::move(valid); }
   // Goes on with a change of views, if there is one.
   void Poll() {
     if (looks_ || !suspects_.empty()) [[unlikely]]
@@ -87,15 +105,20 @@ class Views {
   // Whether nothing of this client is under way to a pool that changes.
   bool Idle() const;
   bool AtHome(const Replica& replica, const std::function<krcore::Status(RemotePool&)>& visit);
+  // The replicas of the home in latest_, the learner included.
+  std::vector<Replica> HomeReplicas() const;
   // Each visits replicas of the home that stay. False: not yet.
   bool WriteNumber();
   bool Acknowledge();
   bool AllHaveAcknowledged();
+  // Sets the record to what follows latest_.
+  void Set(const Configuration& next);
   krcore::Deadline Soon() const;
 
   krcore::Node& node_;
   krcore::Clock& clock_;
   const int64_t lease_ns_;
+  const uint64_t table_bytes_;
   std::vector<Connections*> connections_;
   std::optional<uint32_t> client_;
   Configuration used_, latest_;
@@ -111,6 +134,11 @@ class Views {
   uint64_t written_ = 0;      // the number that was written to the home's replicas last
   int64_t written_ns_ = 0;    // when that was done
   uint64_t acknowledged_ = 0;
+  bool any_learner_ = false;
+  bool closed_to_new_ = false;
+  uint64_t closed_ = 0;       // the number for which all pools that change are closed
+  IsValid valid_;
+  std::vector<ClientEntry> entries_;  // as AllHaveAcknowledged read them last
   uint64_t removals_ = 0, changes_ = 0;
   std::unique_ptr<RemotePool> home_;
 };

@@ -11,6 +11,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/mutation.h"
+#include "kvs/memory/views.h"
 #include "kvs/table/merger.h"
 
 namespace kvs {
@@ -101,7 +102,7 @@ Task<Step> Merger::MergeLocked(Operation& op, Merge* merge, SpareTables* spares,
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   uint64_t& old = workbench_.words().words[0];
   batch.CompareSwap(directory_.EntryAddress(merge->terms.parent_index), merge->terms.parent_entry,
-                    merge->parent_word().word(), &old, Word::kOwn);
+                    merge->parent_word().word(), &old, Word::kOwnEntry);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (old != merge->terms.parent_entry) {
     *record = own;
@@ -230,19 +231,26 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
       default: return true;
     }
   };
+  // A learner may lack the block of a slot that others have frozen, and gets it with a CAS that changes nothing. The new
+  // table is written to the learner as it is.
+  const Views* const views = common_.connections.views();
+  const auto may_be_lacking = [views](Slot slot) {
+    return slot.state() == SlotState::kFrz && views != nullptr && views->any_learner();
+  };
   std::array<uint32_t, Workbench::kWindow> todo;
   for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
     uint32_t count = 0;
     for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
       const Slot slot = workbench_.ImageSlot(s, image);
-      if (!is_settled(slot)) todo[count++] = s;
+      if (!is_settled(slot) || may_be_lacking(slot)) todo[count++] = s;
     }
     while (count > 0) {
       for (uint32_t i = 0; i < count; ++i) {
         const Slot slot = workbench_.ImageSlot(todo[i], image);
-        const Slot now = slot.state() == SlotState::kVal ? slot.WithState(SlotState::kFrz) : common_.NewFree();
+        const Slot now = slot.state() == SlotState::kIns ? common_.NewFree() : slot.WithState(SlotState::kFrz);
         workbench_.words().slots[i] = now.word();
-        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), now.word(), &workbench_.words().cas[i]);
+        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), now.word(), &workbench_.words().cas[i],
+                          Word::kAnyonesSlot);
       }
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       // A lost CAS: the slot changed after it was read. Look again.
@@ -317,7 +325,7 @@ Task<Step> Merger::Publish(uint32_t index, DirectoryEntry expected, uint32_t dep
     batch.Write(&workbench_.words().words[1], directory_.EntryAddress(index), sizeof(uint64_t));
     old = expected.word();
   } else {
-    batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old, Word::kOwn);
+    batch.CompareSwap(directory_.EntryAddress(index), expected.word(), entry.word(), &old, Word::kOwnEntry);
   }
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   *won = old == expected.word();

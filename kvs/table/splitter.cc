@@ -123,7 +123,7 @@ void Splitter::AskToSettle(const Migration& migration, Migrating* now) {
     if (Mutated(Mutation::kCopyWithoutFreeze) && is_value) continue;
     if (Mutated(Mutation::kMigrationIgnoresIns) && !is_value) continue;
     const GlobalAddress at = At(migration.parent, SlotOffset(now->slots[i]));
-    scratch.batch->CompareSwap(at, slot.word(), settled.word(), &scratch.cas[i]);
+    scratch.batch->CompareSwap(at, slot.word(), settled.word(), &scratch.cas[i], Word::kAnyonesSlot);
     now->places[asked++] = i;
   }
   now->todo_count = asked;
@@ -149,7 +149,8 @@ void Splitter::AskToDecide(const Migration& migration, Migrating* now) {
       scratch.slots[i] = now->decision[i];
       scratch.batch->Write(&scratch.slots[i], at, sizeof(uint64_t));
     } else {
-      scratch.batch->CompareSwap(at, Slot::Pend().word(), now->decision[i], &scratch.cas[i]);
+      scratch.batch->CompareSwap(at, Slot::Pend().word(), now->decision[i], &scratch.cas[i],
+                                 Word::kAnyonesSlot);
     }
   }
 }
@@ -288,7 +289,7 @@ Task<Step> Splitter::PublishChild(TableRef parent, uint32_t child_index, GlobalA
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
 
   const DirectoryEntry entry = child.Next(table, depth, DirectoryState::kMigrating);
-  batch.CompareSwap(directory_.EntryAddress(child_index), child.word(), entry.word(), words, Word::kOwn);
+  batch.CompareSwap(directory_.EntryAddress(child_index), child.word(), entry.word(), words, Word::kOwnEntry);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   if (*words != child.word()) *spare = table;  // nobody has seen it
   co_return Step::kOk;
@@ -368,7 +369,7 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
         const Slot slot = workbench_.ImageSlot(index);
         if (slot.state() != SlotState::kFrz) return {};
         return Workbench::Swap{SlotOffset(index), slot.word(), free};
-      });
+      }, Word::kAnyonesSlot);
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     }
   }

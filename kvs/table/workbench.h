@@ -87,13 +87,14 @@ class Workbench : private Part {
   // where to go on. Returns how many; after the batch has run, AllSwapped says whether all of these were won. (Not
   // inlined: in a coroutine it costs a load 0.5% more instructions.)
   template <typename SwapOf>
-  [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of) {
+  [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of,
+                                       Word whose = Word::kAnyones) {
     uint32_t count = 0;
     for (; *next < end && count < kWindow; ++*next) {
       const std::optional<Swap> swap = swap_of(*next);
       if (!swap) continue;
       registered_->slots[count] = swap->expected;
-      batch_.CompareSwap(At(table, swap->offset), swap->expected, swap->desired, &registered_->cas[count]);
+      batch_.CompareSwap(At(table, swap->offset), swap->expected, swap->desired, &registered_->cas[count], whose);
       ++count;
     }
     return count;

@@ -130,7 +130,7 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
       block.content_bytes <= kMaxSmallBlockBytes) {
     batch.Write(block.local, block.address, static_cast<uint32_t>(block.content_bytes));
   }
-  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0], Word::kOwn);
+  batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0], Word::kOwnSlot);
 }
 
 // [Write 2] Returns what a write puts in the place of a VAL slot.
@@ -198,7 +198,7 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
       write.old = op.Candidate(write.candidate);
       write.now = Replacement(write);
       ++common_.stats.write_attempts;
-      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0], Word::kOwn);
+      op.batch.CompareSwap(write.at(), write.old.word(), write.now.word(), &op.buffers->cas[0], Word::kOwnSlot);
       outcome = co_await op.batch.Run();
     }
     if (outcome == Outcome::kFenced) co_return Step::kRestart;  // it was never posted
@@ -274,7 +274,8 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
     const uint32_t rivals = op.scan.ins_count;
     for (uint32_t i = 0; i < rivals; ++i) {
       const uint32_t c = op.scan.ins[i];
-      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), common_.NewFree().word(), &op.buffers->cas[i]);
+      op.batch.CompareSwap(op.SlotAddress(c), op.Candidate(c).word(), common_.NewFree().word(), &op.buffers->cas[i],
+                           Word::kAnyonesSlot);
     }
     const Outcome killed = co_await op.batch.Run();
     if (killed != Outcome::kOk) co_return InDoubt(write);
@@ -299,7 +300,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
 
 void Writer::AskToConfirm(PendingWrite& write) {
   write.op->batch.CompareSwap(write.at(), write.now.word(), write.now.WithState(SlotState::kVal).word(),
-                              &write.op->buffers->cas[0], Word::kOwn);
+                              &write.op->buffers->cas[0], Word::kOwnSlot);
 }
 
 // [Write 6f] The CAS that confirms had `outcome`. Returns what SettleWrite returns.
@@ -330,7 +331,8 @@ Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
 
 Task<Step> Writer::AbortTentative(PendingWrite& write) {
   Operation& op = *write.op;
-  op.batch.CompareSwap(write.at(), write.now.word(), common_.NewFree().word(), &op.buffers->cas[0]);
+  op.batch.CompareSwap(write.at(), write.now.word(), common_.NewFree().word(), &op.buffers->cas[0],
+                       Word::kAnyonesSlot);
   const Outcome aborted = co_await op.batch.Run();
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }

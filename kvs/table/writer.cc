@@ -228,7 +228,7 @@ Task<Step> Writer::MakeRoom(Operation& op, Status* why_not) {
   if (op.attempt >= kStarvedAttempts && count > 0) {
     const uint32_t victim = victims[common_.random() % count];
     op.batch.CompareSwap(op.SlotAddress(victim), op.Candidate(victim).word(), common_.NewFree().word(),
-                         &op.buffers->cas[0]);
+                         &op.buffers->cas[0], Word::kAnyonesSlot);
     const Outcome killed = co_await op.batch.Run();
     co_return killed == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
   }

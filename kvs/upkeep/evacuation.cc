@@ -384,7 +384,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
-      op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0]);
+      op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0], Word::kAnyonesSlot);
       KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
       continue;
     }
@@ -426,7 +426,7 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
     op_.batch.Write(&op_.buffers->cas[1], at, sizeof(uint64_t));
     old = slot.word();
   } else {
-    op_.batch.CompareSwap(at, slot.word(), now.word(), &old, Word::kOwn);
+    op_.batch.CompareSwap(at, slot.word(), now.word(), &old, Word::kOwnSlot);
   }
   // If this fails, the copy may be in the slot: it is not used again.
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());

@@ -15,6 +15,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/table/table.h"
 #include "kvs/task.h"
+#include "kvs/upkeep/replicator.h"
 
 namespace kvs {
 
@@ -134,11 +135,13 @@ struct Upkeep {
   Upkeep(Epochs& epochs, Table& table)
       : maintenance(epochs, table),
         compaction(epochs, table, maintenance),
-        drainer(epochs, table, maintenance, compaction) {}
+        drainer(epochs, table, maintenance, compaction),
+        replicator(epochs, table) {}
 
   Maintenance maintenance;
   Compaction compaction;
   Drainer drainer;
+  Replicator replicator;
 };
 
 }  // namespace kvs

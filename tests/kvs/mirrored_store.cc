@@ -3,6 +3,9 @@
 #include <cstring>
 #include <span>
 
+#include "kvs/memory/remote_pool.h"
+#include "kvs/memory/views.h"
+
 namespace surgekv_test {
 
 using krcore::Status;
@@ -35,6 +38,18 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
     configuration.pools.push_back(view);
   }
   return chains.front().front().node->CompareAndSetRecord(kvs::kConfigurationRecord, 0, Encode(configuration), deadline);
+}
+
+Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId pool, krcore::Deadline deadline) {
+  const auto configuration = kvs::ReadConfiguration(node, deadline);
+  if (!configuration.ok()) return configuration.status();
+  const auto replica = kvs::RemotePool::Create(node, sizeof(kvs::Superblock));
+  if (!replica.ok()) return replica.status();
+  kvs::Superblock super;
+  KRCORE_RETURN_IF_ERROR(node.Publish(deadline));
+  KRCORE_RETURN_IF_ERROR((*replica)->Connect(configuration->Find(pool)->chain.back().node, deadline, &super));
+  kvs::FormatLearner(region.bytes(), super, node.id());
+  return Status::Ok();
 }
 
 }  // namespace surgekv_test

@@ -23,6 +23,9 @@ struct MirrorNode {
 krcore::Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, const kvs::HomeOptions& options,
                                  krcore::Deadline deadline);
 
+// Makes the region of the node, which is open, ready to be a learner of the pool, and publishes the node.
+krcore::Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId pool, krcore::Deadline deadline);
+
 }  // namespace surgekv_test
 
 #endif  // TESTS_KVS_MIRRORED_STORE_H_

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "krcore/node.h"
 #include "krcore/rnic/sim/world.h"
 #include "kvs/client.h"
+#include "kvs/client/client_core.h"
 #include "kvs/layout/configuration.h"
 #include "kvs/layout/pool.h"
 #include "kvs/memory/mirror.h"
@@ -72,6 +74,10 @@ class MirroredCas : public ::testing::Test {
   void Hop(const Replica& replica, uint64_t found, uint32_t length = 2) {
     word_ = found;
     cas_.Hopped(replica, length);
+    kvs::PoolChain chain;
+    chain.length = length;
+    chain.learner = learner_;
+    cas_.EndHops(chain);
   }
   static kvs::PoolChain ChainOf(const std::vector<Replica>& replicas) {
     kvs::PoolChain chain;
@@ -82,6 +88,7 @@ class MirroredCas : public ::testing::Test {
   }
 
   const Replica a_{1, 1}, b_{2, 1}, c_{3, 1};
+  Replica learner_;
   uint64_t word_ = 0;
   MirroredVerb cas_;
 };
@@ -128,6 +135,7 @@ TEST_F(MirroredCas, IsDoneIfTheOnlyOneLeftHasItsWord) {
   Hop(a_, 1, 3);
   Hop(b_, 1, 3);
   cas_.GoOnAlong(ChainOf({b_}));
+  cas_.EndHops(ChainOf({b_}));
   EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
   EXPECT_EQ(word_, 1u);
 }
@@ -168,6 +176,47 @@ TEST_F(MirroredCas, ThatHelpedAWordWhichIsGoneBeginsAgain) {
   EXPECT_EQ(word_, 1u);
 }
 
+TEST_F(MirroredCas, GoesToTheLearnerLast) {
+  learner_ = c_;
+  Hop(a_, 1);
+  Hop(b_, 1);
+  EXPECT_EQ(cas_.phase, MirroredVerb::Phase::kPush);
+  EXPECT_EQ(cas_.NextWord(), 2u);
+  word_ = 1;
+  cas_.Pushed();
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 1u);
+}
+
+TEST_F(MirroredCas, GivesTheLearnerWhatTheTailHasIfThatIsFurtherBehind) {
+  learner_ = c_;
+  Hop(a_, 1);
+  Hop(b_, 1);
+  word_ = kvs::kUncopied;
+  cas_.Pushed();
+  EXPECT_EQ(cas_.phase, MirroredVerb::Phase::kReadTail);
+  word_ = 7;  // others were faster
+  cas_.ReadTail();
+  EXPECT_EQ(cas_.phase, MirroredVerb::Phase::kPushAgain);
+  EXPECT_EQ(cas_.learnt, kvs::kUncopied);
+  EXPECT_EQ(cas_.NextWord(), 7u);
+  word_ = kvs::kUncopied;
+  cas_.Pushed();
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 1u) << "it was won";
+}
+
+TEST_F(MirroredCas, IsDoneIfOthersHaveBroughtTheLearnerUpToDate) {
+  learner_ = c_;
+  Hop(a_, 5);  // it helps
+  Hop(b_, 1);
+  word_ = 6;
+  cas_.Pushed();
+  cas_.ReadTail();  // 6 as well
+  EXPECT_EQ(cas_.state, MirroredVerb::State::kDone);
+  EXPECT_EQ(word_, 5u);
+}
+
 // ---- whole stores
 
 constexpr char kFabric[] = "mirrored";
@@ -185,11 +234,7 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
       chains.emplace_back();
       for (uint32_t replica = 0; replica < GetParam(); ++replica) {
         krcore::Node& node = *nodes_.emplace_back(OpenNode(IdOf(pool, replica)));
-        krcore::RegionOptions region;
-        region.length = size_t{4} << 20;
-        region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-        region.tag = kvs::kPoolRegionTag;
-        regions_.push_back(node.CreateRegion(region).value());
+        regions_.push_back(MakeRegion(node));
         chains.back().push_back({&node, regions_.back().get()});
       }
     }
@@ -221,6 +266,31 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     options.clock = &world_.clock();
     return krcore::Node::Open(options).value();
   }
+  static std::unique_ptr<krcore::Region> MakeRegion(krcore::Node& node) {
+    krcore::RegionOptions region;
+    region.length = size_t{4} << 20;
+    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+    region.tag = kvs::kPoolRegionTag;
+    return node.CreateRegion(region).value();
+  }
+  // Makes the node a replica of the pool. `client` brings it up to date; `meanwhile` is called again and again.
+  void ReplaceWith(krcore::Node& node, krcore::Region& region, NodeId pool, kvs::Client& client,
+                   const std::function<void()>& meanwhile) {
+    ASSERT_TRUE(PrepareLearner(node, region, pool, {}).ok());
+    auto& core = dynamic_cast<kvs::ClientCore&>(client);
+    kvs::ReplicatorReport report;
+    kvs::Task<krcore::Status> bring = core.BringReplica(pool, {node.id(), node.incarnation()}, 10'000, &report);
+    bring.Start();
+    while (!bring.done()) {
+      client.Poll();
+      client_->Poll();
+      world_.RunUntil(world_.now_ns() + 5'000);
+      meanwhile();
+    }
+    const krcore::Status status = bring.Take();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_GE(report.passes, 1u);
+  }
   Configuration Present() { return kvs::ReadConfiguration(*servers_, {}).value(); }
   // Checks every replica that is left as if its pool were not mirrored, and that all say the same.
   void ExpectSound(const std::map<std::string, std::string>& contents) {
@@ -230,7 +300,8 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
       std::vector<PoolImage> images;
       for (const kvs::PoolView& view : configuration.pools) {
         const NodeId node = view.chain[std::min<size_t>(replica, view.chain.size() - 1)].node;
-        images.push_back({view.pool, regions_[(view.pool - 1) * GetParam() + (node - view.pool) / 32]->bytes()});
+        const auto found = std::ranges::find(nodes_, node, [](const auto& opened) { return opened->id(); });
+        images.push_back({view.pool, regions_[found - nodes_.begin()]->bytes()});
       }
       const PoolReport report = CheckPools(images);
       EXPECT_TRUE(report.ok()) << report.ToString();
@@ -303,6 +374,45 @@ TEST_P(MirroredStores, LoseNothingWhileOneReplicaOfEachPoolIsLeft) {
       EXPECT_TRUE(Present().active);
     }
   }
+  ExpectSound(contents);
+}
+
+// Replicas die, others take their places, and at last all that were there at first are dead.
+TEST_P(MirroredStores, LoseNothingThoughAllReplicasAreReplaced) {
+  std::map<std::string, std::string> contents;
+  int next = 0;
+  const auto write_some = [&](kvs::Client& client) {
+    for (const int end = next + 60; next < end; ++next) {
+      const std::string key = "key-" + std::to_string(next);
+      const auto put = client.Put(key, "value of " + key);
+      ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
+      contents[key] = "value of " + key;
+    }
+  };
+  write_some(*client_);
+  const Configuration first = Present();
+  for (uint32_t round = 0; round < GetParam(); ++round) {
+    for (const NodeId pool : {1, 2}) {
+      if (GetParam() > 1) world_.Kill(first.Find(pool)->chain[round].node, 0);
+      write_some(*client_);
+      krcore::Node& node = *nodes_.emplace_back(OpenNode(pool + 32 * (3 + round)));
+      regions_.push_back(MakeRegion(node));
+      const auto another = store_->NewClient().value();
+      ReplaceWith(node, *regions_.back(), pool, *another, [&] {
+        if (next % 7 == 0) return;  // not too often
+        write_some(*client_);
+      });
+      if (GetParam() == 1) world_.Kill(first.Find(pool)->chain[round].node, 0);
+      EXPECT_EQ(Present().Find(pool)->chain.back().node, node.id());
+    }
+  }
+  for (const auto& [key, value] : contents) {
+    std::string read;
+    const auto got = client_->Get(key, &read);
+    ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
+    ASSERT_EQ(read, value);
+  }
+  EXPECT_EQ(Present().Find(1)->chain.size(), GetParam());
   ExpectSound(contents);
 }
 

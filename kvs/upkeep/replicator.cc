@@ -1,0 +1,243 @@
+#include "kvs/upkeep/replicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "kvs/memory/mutation.h"
+#include "kvs/memory/views.h"
+
+namespace kvs {
+namespace {
+
+// The time between two looks at what it waits for.
+constexpr int64_t kLookNs = 200'000;
+constexpr uint64_t kWindow = 4096;  // words that are compared at once
+constexpr uint64_t kPushes = 64;    // CASes that go out at once
+
+// The registered memory: a window of each of the learner, tail and head, and old words.
+struct Buffers {
+  std::array<uint64_t, kWindow> learner, tail, head;
+  std::array<uint64_t, kPushes> old;
+};
+
+// Whether the word of a subtable at this offset is a slot.
+bool IsSlotAt(uint64_t offset) {
+  return offset >= sizeof(SubtableHeader) && (offset - sizeof(SubtableHeader)) % kBucketBytes != 0;
+}
+
+}  // namespace
+
+Replicator::Replicator(Epochs& epochs, Table& table) : Part(epochs.common), epochs_(epochs), table_(table) {}
+
+Replicator::Place Replicator::PlaceOf(krcore::NodeId pool, const Replica& learner) const {
+  const PoolView* const view = common_.connections.views()->used().Find(pool);
+  if (view == nullptr) return Place::kNowhere;
+  if (view->learner == learner) return Place::kLearner;
+  return std::ranges::find(view->chain, learner) != view->chain.end() ? Place::kMember : Place::kNowhere;
+}
+
+Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report) {
+  Views* const views = common_.connections.views();
+  if (views == nullptr) co_return Status(StatusCode::kBadState, "the store's pools are not mirrored");
+  report_ = report;
+  auto region = common_.node.CreateRegion({.length = sizeof(Buffers)});
+  if (!region.ok()) co_return region.status();
+  region_ = *std::move(region);
+  batch_.Attach(&common_.connections, region_->lkey());
+  const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
+  bool joined = false;
+  while (!deadline.Passed(common_.clock)) {
+    co_await epochs_.operations.Pause(kLookNs);
+    if (views->changing()) continue;
+    const Place place = PlaceOf(pool, learner);
+    if (place == Place::kMember) {
+      views->SetPromoter({});
+      co_return Status::Ok();
+    }
+    if (place == Place::kNowhere) {
+      if (std::exchange(joined, true)) co_return Status(StatusCode::kBadState, "the learner was thrown out");
+      const Status added =
+          views->Change([&](Configuration& next) { return next.AddLearner(pool, learner); });
+      if (added == StatusCode::kBadState) {
+        co_return Status(StatusCode::kBadState, "the pool has all its replicas, or another learner");
+      }
+      joined = added.ok();
+      continue;
+    }
+    joined = true;
+    const Step peaceful = co_await AwaitPeace();
+    if (peaceful != Step::kOk) continue;
+    ++report_->passes;
+    report_->tables = 0;
+    const Step swept = co_await Sweep(pool);
+    if (swept != Step::kOk) continue;
+    views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
+    const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
+    if (promoted.ok()) ++report_->promotions;
+  }
+  views->SetPromoter({});
+  co_return StatusCode::kTimeout;
+}
+
+Task<Step> Replicator::AwaitPeace() {
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+  const OperationLease lease(epochs_.operations, op);
+  batch_.Follow(op.batch);
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  batch_.Read({common_.shape.home, kClientsUsedOffset}, buffers.old.data(), sizeof(uint64_t));
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+  const uint64_t used = std::min<uint64_t>(buffers.old[0], kMaxClients);
+  peace_.resize(used);
+  constexpr uint64_t kEntries = kWindow * sizeof(uint64_t) / sizeof(ClientEntry);
+  for (uint64_t begin = 0; begin < used; begin += kEntries) {
+    const uint64_t bytes = std::min(kEntries, used - begin) * sizeof(ClientEntry);
+    batch_.Read({common_.shape.home, EntryOffset(static_cast<uint32_t>(begin))}, buffers.tail.data(),
+                static_cast<uint32_t>(bytes));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    std::memcpy(&peace_[begin], buffers.tail.data(), bytes);
+  }
+  const bool all = std::ranges::all_of(peace_, [this](const ClientEntry& entry) {
+    const OwnerWord owner(entry.owner);
+    return !owner.held() || ClientWord(entry.word).state() != ClientState::kExpelled || IsDead(common_.node, owner);
+  });
+  co_return all ? Step::kOk : Step::kRestart;
+}
+
+// An entry that has changed hands tells that its last holder is dead, but not how an earlier one has ended.
+bool Replicator::IsPeace(std::span<const ClientEntry> entries) const {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const OwnerWord before(i < peace_.size() ? peace_[i].owner : 0), now(entries[i].owner);
+    if (now.held() && ClientWord(entries[i].word).state() == ClientState::kExpelled) return false;
+    if (now == before) continue;
+    const uint32_t turns = (now.turn() + OwnerWord::kTurns - before.turn()) % OwnerWord::kTurns;
+    if (turns > 1) return false;
+    if (before.held() && IsDead(common_.node, before)) return false;
+    if (turns == 1 && !now.held() && IsDead(common_.node, now)) return false;
+  }
+  return true;
+}
+
+Task<Step> Replicator::Sweep(krcore::NodeId pool) {
+  const uint64_t chunks = common_.connections.PoolBytes(pool) / common_.shape.chunk_bytes;
+  constexpr uint64_t kHints = offsetof(Superblock, chunk_cursor);
+  KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kHints}, 2 * sizeof(uint64_t), false));
+  KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kChunkTableOffset}, chunks * sizeof(uint64_t), false));
+  if (pool == common_.shape.home) {
+    // `configuration` and what clients acknowledge are written to the learner, too.
+    constexpr uint64_t kAfter = kConfigurationOffset + sizeof(uint64_t);
+    KVS_CO_RETURN_UNLESS_OK(
+        co_await Bring({pool, kHomeAreaOffset}, kConfigurationOffset - kHomeAreaOffset, false));
+    KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kAfter}, AcknowledgedOffset(0) - kAfter, false));
+    KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kDirectoryOffset}, uint64_t{8} << kMaxDepth, false));
+  }
+  if (Mutated(Mutation::kSweepSkipsTables)) co_return Step::kOk;
+  co_return co_await SweepDirectory(pool);
+}
+
+// Looks at what the directory names in the pool. Whatever takes the place of a table meanwhile is made by clients that
+// know of the learner.
+Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kWindow) {
+    std::vector<uint32_t> found;
+    {
+      Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+      const OperationLease lease(epochs_.operations, op);
+      batch_.Follow(op.batch);
+      batch_.Read(table_.directory.EntryAddress(begin), buffers.tail.data(), kWindow * sizeof(uint64_t));
+      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      for (uint32_t i = 0; i < kWindow; ++i) {
+        if (DirectoryEntry(buffers.tail[i]).present()) found.push_back(begin + i);
+      }
+    }
+    for (const uint32_t index : found) {
+      // The pin lets go from table to table.
+      Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+      const OperationLease lease(epochs_.operations, op);
+      batch_.Follow(op.batch);
+      batch_.Read(table_.directory.EntryAddress(index), buffers.old.data(), sizeof(uint64_t));
+      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      const DirectoryEntry entry(buffers.old[0]);
+      std::vector<GlobalAddress> tables;
+      if (entry.has_subtable()) tables.push_back(entry.subtable());
+      if (entry.merging()) {
+        const GlobalAddress record = entry.merge_record();
+        if (record.node == pool) KVS_CO_RETURN_UNLESS_OK(co_await Bring(record, sizeof(MergeRecord), false));
+        batch_.Read(record, buffers.old.data(), sizeof(MergeRecord));
+        KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+        MergeRecord terms;
+        std::memcpy(&terms, buffers.old.data(), sizeof(terms));
+        tables = {terms.parent().subtable(), terms.child().subtable()};
+      }
+      for (const GlobalAddress table : tables) {
+        ++report_->tables;
+        KVS_CO_RETURN_UNLESS_OK(co_await BringTable(pool, table));
+      }
+    }
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
+  const uint64_t bytes = common_.shape.geometry.bytes();
+  if (table.node == pool) co_return co_await Bring(table, bytes, true);
+  // The table has no new replica, but blocks that it names may have.
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
+    const uint64_t window = std::min<uint64_t>(sizeof(buffers.tail), bytes - begin);
+    batch_.Read({table.node, table.offset + begin}, buffers.tail.data(), static_cast<uint32_t>(window));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    std::vector<uint32_t> todo;
+    for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {
+      const Slot slot(buffers.tail[w]);
+      if (IsSlotAt(begin + w * sizeof(uint64_t)) && slot.has_block() && slot.block().node == pool) todo.push_back(w);
+    }
+    KVS_CO_RETURN_UNLESS_OK(co_await Push({table.node, table.offset + begin}, begin, true, todo));
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Replicator::Bring(GlobalAddress from, uint64_t bytes, bool is_table) {
+  using At = MirroredVerb::At;
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
+    const auto window = static_cast<uint32_t>(std::min<uint64_t>(sizeof(buffers.tail), bytes - begin));
+    const GlobalAddress at{from.node, from.offset + begin};
+    // In this order: so what is the same was the same at one moment.
+    batch_.ReadReplica(At::kLearner, at, buffers.learner.data(), window);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    batch_.Read(at, buffers.tail.data(), window);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    batch_.ReadReplica(At::kHead, at, buffers.head.data(), window);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    std::vector<uint32_t> todo;
+    for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {
+      const bool same = buffers.learner[w] == buffers.tail[w];
+      if (!same || (buffers.head[w] != buffers.tail[w] && !Mutated(Mutation::kSweepIgnoresHead))) todo.push_back(w);
+    }
+    KVS_CO_RETURN_UNLESS_OK(co_await Push(at, begin, is_table, todo));
+  }
+  co_return Step::kOk;
+}
+
+// CASes words of the window at `at`, as the tail had them, to what they are: this brings them to the learner, with what
+// they name, and helps what it finds at the head. `begin`: where the window begins in its table.
+Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo) {
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  for (size_t next = 0; next < todo.size();) {
+    for (uint64_t pushes = 0; next < todo.size() && pushes < kPushes; ++pushes, ++next) {
+      const uint64_t offset = todo[next] * sizeof(uint64_t), word = buffers.tail[todo[next]];
+      const bool is_slot = is_table && IsSlotAt(begin + offset);
+      batch_.CompareSwap({at.node, at.offset + offset}, word, word, &buffers.old[pushes],
+                         is_slot ? Word::kAnyonesSlot : Word::kAnyones);
+      ++report_->words_pushed;
+    }
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+  }
+  co_return Step::kOk;
+}
+
+}  // namespace kvs

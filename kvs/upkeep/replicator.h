@@ -1,0 +1,63 @@
+// Replicator: brings a learner of a mirrored pool up to date, and makes it the tail (docs/replication.md, "A replica
+// joins"). One client does this, in the process of the learner's memory node.
+//
+// Thread safety: the client's thread.
+#ifndef KVS_UPKEEP_REPLICATOR_H_
+#define KVS_UPKEEP_REPLICATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kvs/epochs/epochs.h"
+#include "kvs/layout/configuration.h"
+#include "kvs/table/table.h"
+#include "kvs/task.h"
+
+namespace kvs {
+
+// What a replicator has done so far.
+struct ReplicatorReport {
+  uint64_t passes = 0;          // over everything, begun
+  uint64_t words_pushed = 0;    // words that the learner lacked, or had not yet
+  uint64_t tables = 0;          // looked through in this pass
+  uint64_t promotions = 0;      // begun
+};
+
+class Replicator : private Part {
+ public:
+  Replicator(Epochs& epochs, Table& table);
+
+  // Makes `learner`, whose region was formatted (FormatLearner) and is exposed, a replica of the pool: a learner, and
+  // then the tail. Suspends for as long as that takes. kBadState: the pool has all its replicas or another learner, or
+  // the learner was thrown out. kTimeout. kUnavailable: the store cannot be reached. `report` is kept up to date.
+  Task<Status> Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report);
+
+ private:
+  // Where the learner is now.
+  enum class Place : uint8_t { kNowhere, kLearner, kMember };
+  Place PlaceOf(krcore::NodeId pool, const Replica& learner) const;
+  // Waits until no client is expelled whose verbs may still execute, and keeps the client table as it is then.
+  Task<Step> AwaitPeace();
+  // Whether no client was lost since.
+  bool IsPeace(std::span<const ClientEntry> entries) const;
+  Task<Step> Sweep(krcore::NodeId pool);
+  Task<Step> SweepDirectory(krcore::NodeId pool);
+  // Brings a subtable to the learner, or, if that is in another pool, the blocks of `pool` that it names.
+  Task<Step> BringTable(krcore::NodeId pool, GlobalAddress table);
+  // Brings words to the learner of their pool. is_table: they are a whole subtable.
+  Task<Step> Bring(GlobalAddress from, uint64_t bytes, bool is_table);
+  Task<Step> Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo);
+
+  Epochs& epochs_;
+  Table& table_;
+  std::unique_ptr<krcore::Region> region_;  // where words are read to
+  Batch batch_;
+  std::vector<ClientEntry> peace_;
+  ReplicatorReport* report_ = nullptr;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_UPKEEP_REPLICATOR_H_
