@@ -146,13 +146,13 @@ class HeldEntries {
 // What a store is, from its home's superblock and from how it was opened. It does not change.
 struct StoreShape {
   krcore::NodeId home = krcore::kNoNode;  // a pool, where pools are mirrored
-  bool mirrored = false;
   SubtableGeometry geometry;
   uint64_t chunk_bytes = kDefaultChunkBytes;
   int64_t lease_ns = kDefaultLeaseNs;
   Hasher hasher{HashSeed{}};
   int64_t operation_timeout_ns = 0;
   int64_t reconnect_budget_ns = 0;  // how long a client may block to connect while it has operations
+  bool mirrored = false;            // the pools are
 };
 
 // What the clients of one Store share.

@@ -29,6 +29,14 @@ Result<HomeRecord> HomeRecordOf(const Result<std::vector<std::byte>>& answer) {
   return home;
 }
 
+Result<Configuration> ReadConfiguration(krcore::Node& node, Deadline deadline, uint64_t* version) {
+  const auto record = node.ReadRecord(kConfigurationRecord, deadline);
+  if (!record.ok()) return record.status();
+  if (version != nullptr) *version = record->version;
+  if (record->version == 0) return Status(StatusCode::kNotFound, "the store's pools are not mirrored");
+  return DecodeConfiguration(record->value);
+}
+
 Result<std::unique_ptr<RemotePool>> RemotePool::Create(krcore::Node& node, size_t buffer_bytes) {
   std::unique_ptr<RemotePool> pool(new RemotePool(node));
   pool->buffer_.resize(buffer_bytes / sizeof(uint64_t));

@@ -17,6 +17,7 @@
 #include "krcore/status.h"
 #include "krcore/types.h"
 #include "krcore/virtual_queue.h"
+#include "kvs/layout/configuration.h"
 #include "kvs/layout/pool.h"
 
 namespace kvs {
@@ -27,6 +28,11 @@ const krcore::RemoteRegion* PoolRegionOf(const krcore::VirtualQueue& queue);
 // Returns the home's record, as the answer to a look-up of kHomeService has it. Passes a failed look-up on. kCorrupt:
 // the answer has another size.
 krcore::Result<HomeRecord> HomeRecordOf(const krcore::Result<std::vector<std::byte>>& answer);
+
+// Reads the store's configuration. kNotFound: the fabric has none, so its pools are not mirrored. kCorrupt. Otherwise
+// the codes of krcore::Node::ReadRecord. `version`: null, or the record's.
+krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Deadline deadline,
+                                                uint64_t* version = nullptr);
 
 class RemotePool {
  public:

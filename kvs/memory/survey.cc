@@ -15,6 +15,8 @@ namespace {
 
 using krcore::Deadline;
 using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
 
 void Count(ChunkWord word, PoolUse* use) {
   const auto kind = static_cast<size_t>(word.kind());
@@ -47,7 +49,21 @@ Result<std::unique_ptr<Survey>> Survey::Create(krcore::Node& node) {
   return std::unique_ptr<Survey>(new Survey(node, *std::move(pool)));
 }
 
+Status Survey::LearnReplicas(Deadline deadline) {
+  Result<Configuration> configuration = ReadConfiguration(node_, deadline);
+  if (configuration.ok()) configuration_ = *std::move(configuration);
+  // Where there is none, or none was ever read, pools are not mirrored.
+  return configuration.status() == StatusCode::kCorrupt ? configuration.status() : Status::Ok();
+}
+
+krcore::NodeId Survey::NodeOf(krcore::NodeId pool) const {
+  const PoolView* const view = configuration_.Find(pool);
+  return view == nullptr ? pool : view->chain.back().node;
+}
+
 Result<HomeView> Survey::ReadHome(Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(LearnReplicas(deadline));
+  if (configuration_.home != krcore::kNoNode) return ReadHome(HomeRecord{configuration_.home, 0}, deadline);
   const Result<HomeRecord> home = HomeRecordOf(node_.LookupService(kHomeService, deadline));
   if (!home.ok()) return home.status();
   return ReadHome(*home, deadline);
@@ -58,7 +74,8 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   view.home = home;
   static_assert(offsetof(HomeArea, members) == 0 && offsetof(HomeArea, mover) <= kBufferBytes);
   Superblock super;
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(view.home.node, deadline, &super));
+  KRCORE_RETURN_IF_ERROR(LearnReplicas(deadline));
+  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(view.home.node), deadline, &super));
   KRCORE_RETURN_IF_ERROR(pool_->Read(kHomeAreaOffset, offsetof(HomeArea, mover), deadline));
   for (uint32_t id = 1; id <= krcore::kMaxMemoryNode; ++id) {
     const MemberWord member(words()[id]);  // the list is the area's beginning
@@ -87,7 +104,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
 Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::vector<ChunkWord>* chunk_words) {
   if (chunk_words != nullptr) chunk_words->clear();
   Superblock super;
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(node, deadline, &super));
+  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline, &super));
   PoolUse use;
   use.chunk_bytes = super.chunk_bytes;
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ChunkWord);
@@ -105,7 +122,7 @@ Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::ve
 Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
   const krcore::NodeId home_node = home.home.node;
   Superblock super;
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(home_node, deadline, &super));
+  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(home_node), deadline, &super));
   const SubtableGeometry geometry{super.groups_per_subtable};
   const uint64_t chunk_bytes = super.chunk_bytes;
   std::map<krcore::NodeId, std::vector<uint64_t>> tables, large;  // offsets
@@ -120,7 +137,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
   LiveBytes live;
   std::vector<uint64_t> table(geometry.bytes() / sizeof(uint64_t));
   for (const auto& [node, offsets] : tables) {
-    KRCORE_RETURN_IF_ERROR(pool_->Connect(node, deadline));
+    KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline));
     for (const uint64_t offset : offsets) {
       live[{node, offset / chunk_bytes}] += geometry.bytes();
       for (size_t at = 0; at < geometry.bytes(); at += kBufferBytes) {
@@ -141,7 +158,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
     }
   }
   for (const auto& [node, offsets] : large) {
-    KRCORE_RETURN_IF_ERROR(pool_->Connect(node, deadline));
+    KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline));
     for (const uint64_t offset : offsets) {
       KRCORE_RETURN_IF_ERROR(pool_->Read(offset, sizeof(BlockHeader), deadline));
       // A block that was replaced meanwhile may be anything.

@@ -17,6 +17,7 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
+#include "kvs/layout/configuration.h"
 #include "kvs/layout/pool.h"
 #include "kvs/memory/remote_pool.h"
 
@@ -92,9 +93,13 @@ class Survey {
 
   Survey(krcore::Node& node, std::unique_ptr<RemotePool> pool) : node_(node), pool_(std::move(pool)) {}
   std::span<const uint64_t> words() const { return pool_->words(); }
+  // Where pools are mirrored, a pool is read at its tail.
+  krcore::Status LearnReplicas(krcore::Deadline deadline);
+  krcore::NodeId NodeOf(krcore::NodeId pool) const;
 
   krcore::Node& node_;
   const std::unique_ptr<RemotePool> pool_;  // reads kBufferBytes at once
+  Configuration configuration_;             // empty: pools are not mirrored
 };
 
 }  // namespace kvs

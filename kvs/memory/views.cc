@@ -25,14 +25,6 @@ constexpr int64_t kPatienceNs = 100'000'000;
 
 }  // namespace
 
-Result<Configuration> ReadConfiguration(krcore::Node& node, Deadline deadline, uint64_t* version) {
-  const auto record = node.ReadRecord(kConfigurationRecord, deadline);
-  if (!record.ok()) return record.status();
-  if (version != nullptr) *version = record->version;
-  if (record->version == 0) return Status(StatusCode::kNotFound, "the store's pools are not mirrored");
-  return DecodeConfiguration(record->value);
-}
-
 Views::Views(krcore::Node& node, int64_t lease_ns, uint64_t table_bytes)
     : node_(node), clock_(node.clock()), lease_ns_(lease_ns), table_bytes_(table_bytes) {}
 

@@ -32,11 +32,6 @@ namespace kvs {
 
 class Connections;
 
-// Reads the store's configuration. kNotFound: the fabric has none, so its pools are not mirrored. kCorrupt. Otherwise
-// the codes of krcore::Node::ReadRecord. `version`: null, or the record's.
-krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Deadline deadline,
-                                                uint64_t* version = nullptr);
-
 class Views {
  public:
   // `node` posts the client's verbs.
