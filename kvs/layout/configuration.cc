@@ -14,7 +14,7 @@ using krcore::StatusCode;
 
 constexpr uint64_t kMagic = 0x31'30'53'4c'4f'4f'50'53;  // "SPOOLS01"
 
-// The record's words: kMagic, number, active, home, promoted, pools; for each pool its id, bytes, learner and replicas;
+// The record's words: kMagic, number, active, home, replicas, promoted, pools; for each pool its id, bytes, learner and replicas;
 // for each of these its node and incarnation, as for the learner.
 class Reader {
  public:
@@ -70,7 +70,7 @@ bool Configuration::Remove(const Replica& replica) {
 
 bool Configuration::AddLearner(krcore::NodeId pool, const Replica& learner) {
   PoolView* const view = Find(pool);
-  if (view == nullptr || view->learner.exists() || view->chain.size() == kMaxReplicas || !active) return false;
+  if (view == nullptr || view->learner.exists() || view->chain.size() >= replicas || !active) return false;
   view->learner = learner;
   return Begin(*this);
 }
@@ -93,7 +93,7 @@ bool Configuration::Demote(krcore::NodeId pool) {
 }
 
 std::vector<std::byte> Encode(const Configuration& configuration) {
-  std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home,
+  std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home, configuration.replicas,
                                  configuration.promoted, configuration.pools.size()};
   for (const PoolView& view : configuration.pools) {
     words.insert(words.end(), {view.pool, view.bytes, view.learner.node, view.learner.incarnation, view.chain.size()});
@@ -111,6 +111,8 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
   configuration.number = reader.Next();
   configuration.active = reader.Next() != 0;
   configuration.home = static_cast<krcore::NodeId>(reader.Next());
+  configuration.replicas = static_cast<uint32_t>(reader.Next());
+  if (configuration.replicas == 0 || configuration.replicas > kMaxReplicas) return corrupt;
   configuration.promoted = static_cast<krcore::NodeId>(reader.Next());
   const uint64_t pools = reader.Next();
   if (pools > krcore::kMaxMemoryNode) return corrupt;

@@ -42,6 +42,7 @@ struct Configuration {
   // whose chains have changed.
   bool active = true;
   krcore::NodeId home = krcore::kNoNode;  // the pool with the directory and the clients
+  uint32_t replicas = 1;                  // how many each pool is to have
   std::vector<PoolView> pools;            // by id
   // The pool whose learner has become the tail in this configuration, which only that learner's process can make active;
   // kNoNode: none has.
@@ -59,7 +60,7 @@ struct Configuration {
   // A replica leaves its chain, or a learner goes. The last replica of a pool cannot leave. A promotion that is not
   // active yet is given up.
   bool Remove(const Replica& replica);
-  // The pool, which has room for another replica and no learner, gets one.
+  // The pool, which lacks a replica and has no learner, gets one.
   bool AddLearner(krcore::NodeId pool, const Replica& learner);
   // The pool's learner becomes the tail.
   bool Promote(krcore::NodeId pool);

@@ -15,6 +15,7 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
   kvs::Configuration configuration;
   configuration.number = 1;
   configuration.home = 1;
+  configuration.replicas = static_cast<uint32_t>(chains.front().size());
   for (size_t i = 0; i < chains.size(); ++i) {
     const auto pool = static_cast<krcore::NodeId>(i + 1);
     kvs::PoolView view{.pool = pool, .bytes = chains[i].front().region->bytes().size(), .chain = {}};

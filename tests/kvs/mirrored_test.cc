@@ -33,6 +33,7 @@ Configuration TwoPools() {
   return {.number = 7,
           .active = true,
           .home = 1,
+          .replicas = 2,
           .pools = {{1, 4096, {{1, 11}, {33, 12}}}, {2, 8192, {{2, 13}}}}};
 }
 
@@ -291,6 +292,12 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     EXPECT_TRUE(status.ok()) << status.ToString();
     EXPECT_GE(report.passes, 1u);
   }
+  void SetReplicas(uint32_t replicas) {
+    uint64_t version = 0;
+    Configuration configuration = kvs::ReadConfiguration(*servers_, {}, &version).value();
+    configuration.replicas = replicas;
+    ASSERT_TRUE(servers_->CompareAndSetRecord(kvs::kConfigurationRecord, version, Encode(configuration), {}).ok());
+  }
   Configuration Present() { return kvs::ReadConfiguration(*servers_, {}).value(); }
   // Checks every replica that is left as if its pool were not mirrored, and that all say the same.
   void ExpectSound(const std::map<std::string, std::string>& contents) {
@@ -395,6 +402,7 @@ TEST_P(MirroredStores, LoseNothingThoughAllReplicasAreReplaced) {
     for (const NodeId pool : {1, 2}) {
       if (GetParam() > 1) world_.Kill(first.Find(pool)->chain[round].node, 0);
       write_some(*client_);
+      if (GetParam() == 1) SetReplicas(2);
       krcore::Node& node = *nodes_.emplace_back(OpenNode(pool + 32 * (3 + round)));
       regions_.push_back(MakeRegion(node));
       const auto another = store_->NewClient().value();
@@ -403,6 +411,7 @@ TEST_P(MirroredStores, LoseNothingThoughAllReplicasAreReplaced) {
         write_some(*client_);
       });
       if (GetParam() == 1) world_.Kill(first.Find(pool)->chain[round].node, 0);
+      if (GetParam() == 1) write_some(*client_);
       EXPECT_EQ(Present().Find(pool)->chain.back().node, node.id());
     }
   }

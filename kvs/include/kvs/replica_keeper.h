@@ -1,0 +1,58 @@
+// ReplicaKeeper: makes the memory of one memory node a replica of a mirrored pool, and keeps an eye on whether it still
+// is one (docs/replication.md, "A replica joins"). It runs in the process of the memory node, which is a client while it
+// brings its memory up to date.
+//
+//   auto keeper = kvs::ReplicaKeeper::Create(*store, memory_node, region).value();
+//   while (serving) Sleep(keeper->Step());
+//
+// Thread safety: one thread at a time.
+#ifndef KVS_REPLICA_KEEPER_H_
+#define KVS_REPLICA_KEEPER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kvs/client.h"
+
+namespace krcore {
+class Node;
+class Region;
+}  // namespace krcore
+
+namespace kvs {
+
+enum class ReplicaState : uint8_t {
+  kSpare,    // no pool lacks a replica that this memory is large enough for
+  kLearner,  // it is being brought up to date
+  kMember,   // it has all that its pool has
+  kRemoved,  // others went on without it: nobody uses its memory any more, whatever it holds
+};
+std::string_view ReplicaStateName(ReplicaState state);
+
+struct ReplicaKeeperStats {
+  ReplicaState state = ReplicaState::kSpare;
+  uint32_t pool = 0;          // of a learner or member
+  bool is_home = false;       // that pool is the home, and this replica is its head
+  uint64_t passes = 0;        // over all that the pool has, begun; more than one if clients are lost meanwhile
+  uint64_t words_pushed = 0;  // that the learner lacked
+  uint64_t tables = 0;        // looked through in this pass
+};
+
+class ReplicaKeeper {
+ public:
+  // `memory_node` exposes `region`, which is fresh, or is a replica already; it is published. All three must outlive
+  // the keeper. kBadState: the store's pools are not mirrored.
+  static Result<std::unique_ptr<ReplicaKeeper>> Create(Store& store, krcore::Node& memory_node, krcore::Region& region);
+  // Blocks for the few round trips in which it gives up what it is doing.
+  virtual ~ReplicaKeeper() = default;
+
+  // Does what is due, and returns in how many nanoseconds there is more. It blocks for the time of some round trips;
+  // when the memory becomes a learner, also for as long as filling it takes.
+  virtual int64_t Step() = 0;
+  virtual const ReplicaKeeperStats& stats() const = 0;
+};
+
+}  // namespace kvs
+
+#endif  // KVS_REPLICA_KEEPER_H_
