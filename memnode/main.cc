@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -15,6 +16,8 @@
 #include "cli/size.h"
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
+#include "kvs/layout/configuration.h"
+#include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
 #include "memnode/drain.h"
 #include "memnode/housekeeper.h"
@@ -22,6 +25,7 @@
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
 #include "memnode/options.h"
+#include "memnode/steward.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
 
@@ -76,9 +80,10 @@ const char* StopReason() {
 }
 
 void PrintReady(const Options& options, MemoryServer& server) {
-  std::printf("ready fabric=%s node=%u memory=%llu metaserver=%s home=%s adopted=%s pid=%d\n", options.fabric.c_str(),
+  std::printf("ready fabric=%s node=%u memory=%llu metaserver=%s home=%s adopted=%s%s pid=%d\n", options.fabric.c_str(),
               server.node(), static_cast<unsigned long long>(options.memory_bytes), YesNo(options.metaserver),
-              YesNo(server.is_home()), YesNo(server.adopted()), static_cast<int>(getpid()));
+              YesNo(server.is_home()), YesNo(server.adopted()), server.mirrored() ? " mirrored=yes" : "",
+              static_cast<int>(getpid()));
   std::fflush(stdout);
 }
 
@@ -96,10 +101,20 @@ struct Served {
   double dc_agent_cpu_s = 0;
 };
 
+// Where pools are mirrored: whether this node is the only replica of its pool.
+bool HoldsAlone(MemoryServer& server) {
+  const auto configuration = kvs::ReadConfiguration(server.fabric(), krcore::Deadline::After(*krcore::RealClock(), kPublishNs));
+  if (!configuration.ok()) return true;
+  return std::ranges::any_of(configuration->pools, [&](const kvs::PoolView& view) {
+    return view.chain.size() == 1 && view.chain[0].node == server.node();
+  });
+}
+
 // Warns of what is lost together with the memory, and says what would have kept it.
 void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   const krcore::Status name = server.fabric().CheckName();
   if (server.pool() == nullptr || (options.keep_memory && name.ok())) return;
+  if (server.mirrored() && !HoldsAlone(server)) return;
   const kvs::PoolUse use = kvs::CountChunks(server.pool()->bytes());
   // The home's first chunk belongs to the table, which exists before any key does.
   if (use.used_bytes() <= (server.is_home() ? use.chunk_bytes : 0)) return;
@@ -150,7 +165,9 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
   std::optional<Housekeeper> housekeeper;
-  if (server.is_home()) housekeeper.emplace(options);
+  if (server.is_home() && !server.mirrored()) housekeeper.emplace(options);
+  std::optional<Steward> steward;
+  if (server.mirrored()) steward.emplace(server);
   node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr);
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
@@ -180,6 +197,11 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     housekeeper->Join();
     served.housekeeper_cpu_s = static_cast<double>(housekeeper->cpu_ns()) * 1e-9;
     served.chunks_freed = housekeeper->chunks_freed();
+  }
+  if (steward.has_value()) {
+    steward->Join();
+    served.housekeeper_cpu_s = static_cast<double>(steward->cpu_ns()) * 1e-9;
+    served.chunks_freed = steward->chunks_freed();
   }
   if (collapser.has_value()) {
     collapser->Stop();

@@ -190,9 +190,12 @@ Status MemoryServer::Join(const Options& options) {
   // Take the deadline on the host's clock: on StopClock it would lie after the jump if the stop had come a moment ago.
   const Deadline deadline = Deadline::After(*krcore::RealClock(), options.wait_ms * 1'000'000);
   const auto tell = [](const Status& why) { LOG(INFO) << "waiting: " << why.message(); };
-  const auto joined = kvs::JoinStore(*node_, *pool_, kvs::HomeOptions{}, deadline, tell);
+  kvs::HomeOptions home;
+  home.replicas = options.replicas;
+  const auto joined = kvs::JoinStore(*node_, *pool_, home, deadline, tell);
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;
+  mirrored_ = joined->mirrored;
   return Status::Ok();
 }
 
@@ -200,7 +203,7 @@ Status MemoryServer::Refresh(Deadline deadline) {
   (void)node_->PollConnections();
   if (pool_ == nullptr) return Status::Ok();  // a pure metadata server has no records
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
-  if (!is_home_) return Status::Ok();
+  if (!is_home_ || mirrored_) return Status::Ok();  // where pools are mirrored, the fabric's record has the home
   const kvs::HomeRecord home{node_->id(), node_->incarnation()};
   return node_->ClaimService(kvs::kHomeService, std::as_bytes(std::span(&home, 1)), deadline);
 }

@@ -38,6 +38,8 @@ class MemoryServer {
   RcAcceptor* rc_acceptor() { return rc_acceptor_.get(); }
   // Returns whether this node holds the store's directory.
   bool is_home() const { return is_home_; }
+  // The store's pools are mirrored.
+  bool mirrored() const { return mirrored_; }
 
  private:
   MemoryServer() = default;
@@ -52,6 +54,7 @@ class MemoryServer {
   std::unique_ptr<krcore::Region> pool_;     // destroyed before node_
   std::unique_ptr<RcAcceptor> rc_acceptor_;  // destroyed before pool_
   bool is_home_ = false;
+  bool mirrored_ = false;
 };
 
 // Removes what dead programs left of options.fabric. Returns one line for the user. kExists: the fabric is in use.

@@ -24,6 +24,7 @@ struct Options {
   bool metaserver = false;
   bool huge_pages = true;
   bool keep_memory = false;
+  uint32_t replicas = 1;  // of each pool, if this node begins the store
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
   std::optional<metrics::Address> metrics;   // nothing: off

@@ -59,28 +59,33 @@ void StoreCore::Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<k
 Status StoreCore::Attach(Deadline deadline) {
   // By a client's record the others confirm its death and take back the memory that it held when it was killed.
   KRCORE_RETURN_IF_ERROR(node_->Publish(deadline));
-  const Result<Configuration> configuration = ReadConfiguration(*node_, deadline);
-  if (configuration.ok()) {
-    shape_.home = configuration->home;
-    shape_.mirrored = true;
-    return ReadShape(configuration->Find(shape_.home)->chain, deadline);
-  }
-  if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
-  auto record = node_->LookupService(kHomeService, deadline);
+  Status status;
   // The fabric is there; its first memory node may be starting.
-  for (uint32_t spins = kParked; record.status() == StatusCode::kNotFound && !deadline.Passed(clock()); ++spins) {
+  for (uint32_t spins = kParked;; ++spins) {
+    const Result<Configuration> configuration = ReadConfiguration(*node_, deadline);
+    if (configuration.ok()) {
+      shape_.home = configuration->home;
+      shape_.mirrored = true;
+      return ReadShape(configuration->Find(shape_.home)->chain, deadline);
+    }
+    if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
+    const Result<HomeRecord> home = HomeRecordOf(node_->LookupService(kHomeService, deadline));
+    status = home.status();
+    if (home.ok()) {
+      shape_.home = home->node;
+      status = ReadShape({{home->node, home->incarnation}}, deadline);
+      if (status == StatusCode::kNotFound) {
+        return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(status.message())};
+      }
+      if (status != StatusCode::kExists) return status;
+    } else if (status != StatusCode::kNotFound) {
+      break;
+    }
+    if (deadline.Passed(clock())) break;
     clock().Relax(spins);
-    record = node_->LookupService(kHomeService, deadline);
   }
-  if (!record.ok()) {
-    return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + record.status().ToString()};
-  }
-  const Result<HomeRecord> home = HomeRecordOf(record);
-  if (!home.ok()) return home.status();
-  shape_.home = home->node;
-  const Status read = ReadShape({{{home->node, home->incarnation}}}, deadline);
-  if (read != StatusCode::kNotFound) return read;
-  return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(read.message())};
+  if (status == StatusCode::kCorrupt) return status;
+  return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + status.ToString()};
 }
 
 Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadline) {
@@ -105,6 +110,9 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   if (super.is_home == 0 || super.max_depth != kMaxDepth || super.groups_per_subtable < 2 ||
       super.chunk_bytes < kMinChunkBytes || super.lease_ns <= 0 || super.lease_ns > kMaxLeaseNs) {
     return {StatusCode::kCorrupt, "node " + std::to_string(shape_.home) + " does not hold a store's directory"};
+  }
+  if ((super.pool != krcore::kNoNode) != shape_.mirrored) {
+    return {StatusCode::kExists, "the store, whose pools are mirrored, is just beginning"};
   }
   shape_.geometry.groups = super.groups_per_subtable;
   shape_.chunk_bytes = super.chunk_bytes;

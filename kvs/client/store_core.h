@@ -58,7 +58,8 @@ class StoreCore final : public Store {
   Result<std::unique_ptr<Client>> MakeClient(const ClientOptions& options);
   // Takes a client that was prepared with these options. Null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
-  // Reads the home's superblock, through queues of its own.
+  // Reads the superblock of a replica of the home, through queues of its own. kExists: the pool is mirrored, and the
+  // store's configuration is not known yet.
   Status ReadShape(const std::vector<Replica>& home, krcore::Deadline deadline);
 
   std::unique_ptr<krcore::Region> pool_;       // embedded only; destroyed after node_

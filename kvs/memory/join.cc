@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "kvs/layout/configuration.h"
 #include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
 
@@ -82,6 +83,9 @@ Status EnterMember(krcore::Node& node, const HomeRecord& home, uint64_t chunk_by
   if (!pool.ok()) return pool.status();
   Superblock super;
   KRCORE_RETURN_IF_ERROR((*pool)->Connect(home.node, deadline, &super));
+  if (super.pool != krcore::kNoNode) {
+    return {StatusCode::kUnavailable, "the store, whose pools are mirrored, is just beginning"};
+  }
   if (super.chunk_bytes != chunk_bytes) {
     return {StatusCode::kInvalidArgument, "the store has chunks of " + std::to_string(super.chunk_bytes) +
                                               " bytes, not of " + std::to_string(chunk_bytes)};
@@ -193,10 +197,66 @@ Status ClaimHome(krcore::Node& node, Deadline deadline) {
   return node.ClaimService(kHomeService, std::as_bytes(std::span(&mine, 1)), deadline);
 }
 
+// Begins a store whose pools are mirrored: this node's is the first, and as yet has no other replica. kExists: another
+// node was faster.
+Status BeginMirroredStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& options, Deadline deadline) {
+  Configuration configuration;
+  configuration.number = 1;
+  configuration.home = 1;
+  configuration.replicas = options.replicas;
+  configuration.pools.push_back({1, pool.bytes().size(), {{node.id(), node.incarnation()}}, {}});
+  KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), options.chunk_bytes, configuration.home));
+  KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), options));
+  auto& area = *reinterpret_cast<HomeArea*>(pool.bytes().data() + kHomeAreaOffset);
+  area.members[configuration.home] = MemberWord().Joined(0).word();
+  area.counters.member_changes = 1;
+  area.configuration = configuration.number;
+  // Whoever begins a store claims its service, so that there are not two stores.
+  KRCORE_RETURN_IF_ERROR(ClaimHome(node, deadline));
+  return node.CompareAndSetRecord(kConfigurationRecord, 0, Encode(configuration), deadline);
+}
+
+// Joins a store whose pools are mirrored, or begins one. What the memory holds does not matter: it is filled when it
+// becomes a learner's.
+Result<JoinResult> JoinMirrored(krcore::Node& node, krcore::Region& pool, bool begins, const HomeOptions& options,
+                                Deadline deadline, Patience& patience, bool* seen) {
+  KRCORE_RETURN_IF_ERROR(PublishNode(node, patience));
+  if (begins) {
+    const Status begun = BeginMirroredStore(node, pool, options, deadline);
+    if (begun.ok()) {
+      *seen = true;
+      return JoinResult{true, node.id(), true};
+    }
+    Unformat(pool.bytes());
+    if (begun != StatusCode::kExists) return begun;
+    const Status another(StatusCode::kInvalidArgument, "another memory node has begun a store whose pools are not mirrored");
+    while (!ReadConfiguration(node, deadline).ok()) {
+      if (!patience.Retry(another)) return another;
+    }
+  }
+  return JoinResult{false, krcore::kNoNode, true};
+}
+
 // *seen: others may have learnt that this pool belongs to the store.
 Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, const HomeOptions& home_options,
                         Deadline deadline, Patience& patience, bool* seen) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
+  const Result<Configuration> configuration = ReadConfiguration(node, deadline);
+  if (configuration.ok()) return JoinMirrored(node, pool, false, home_options, deadline, patience, seen);
+  if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
+  if (!fresh && super.pool != krcore::kNoNode) {
+    return Status(StatusCode::kUnavailable,
+                  "the memory is that of a store whose pools are mirrored, and which of them hold what is not known any "
+                  "more, because all of its memory nodes were stopped");
+  }
+  if (home_options.replicas > 1) {
+    if (configuration.status() != StatusCode::kNotFound) return configuration.status();
+    const Result<FoundHome> home = LookupHome(node, patience.attempt());
+    if (!fresh || (home.ok() && home->record.node != node.id())) {
+      return Status(StatusCode::kInvalidArgument, "the store's pools are not mirrored, and it cannot be changed");
+    }
+    return JoinMirrored(node, pool, true, home_options, deadline, patience, seen);
+  }
   if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
   } else {
@@ -213,6 +273,10 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
   }
   Status last;
   do {
+    if (ReadConfiguration(node, deadline).ok()) {
+      Unformat(pool.bytes());
+      return JoinMirrored(node, pool, false, home_options, deadline, patience, seen);
+    }
     const Result<FoundHome> home = LookupHome(node, patience.attempt());
     const bool none = home.status() == StatusCode::kNotFound || (home.ok() && home->record.node == node.id());
     if (home.ok() && !none) {
