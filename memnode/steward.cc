@@ -51,7 +51,7 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
   if (!changed) return;
   switch (stats.state) {
     case kvs::ReplicaState::kSpare:
-      LOG(INFO) << "a spare: no pool of the store lacks a replica that this memory is large enough for";
+      LOG(INFO) << "a spare";
       break;
     case kvs::ReplicaState::kLearner: LOG(INFO) << "copying pool " << stats.pool; break;
     case kvs::ReplicaState::kMember:

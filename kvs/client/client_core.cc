@@ -269,6 +269,11 @@ Task<Status> ClientCore::BringReplica(krcore::NodeId pool, Replica learner, int6
   co_return co_await upkeep_.replicator.Bring(pool, learner, timeout_ms, report);
 }
 
+Task<Status> ClientCore::EnterPool(krcore::NodeId pool) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await upkeep_.replicator.Enter(pool);
+}
+
 // ---- Client's calls that block: each drives the coroutine of the same name
 
 void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }

@@ -72,8 +72,9 @@ class ClientCore final : public Client {
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
   Task<Status> UndrainNodeAsync(krcore::NodeId node) override;
-  // Replicator::Bring.
+  // Replicator::Bring and Enter.
   Task<Status> BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report);
+  Task<Status> EnterPool(krcore::NodeId pool);
 
  protected:
   void Idle(uint32_t rounds) override;

@@ -1,6 +1,7 @@
 #include "kvs/replica_keeper.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -24,7 +25,7 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
       : store_(store), region_(region), self_{memory_node.id(), memory_node.incarnation()} {}
 
   int64_t Step() override {
-    if (client_) return GoOnBringing();
+    if (client_) return GoOnWithTask();
     const int64_t now_ns = store_.clock().NowNs();
     if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
     look_at_ns_ = now_ns + kLookNs;
@@ -36,9 +37,15 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
  private:
   krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kPatienceNs); }
   void Look();
+  const PoolView* FindLacking(const Configuration& configuration) const;
+  void LookAfterPool(Configuration configuration, uint64_t version, const PoolView& view);
+  void MakePool(Configuration configuration, uint64_t version);
+  bool Set(const Configuration& configuration, uint64_t version);
   bool Prepare(const PoolView& view);
+  bool MakeClient();
   void Begin(krcore::NodeId pool);
-  int64_t GoOnBringing();
+  void Enter(krcore::NodeId pool);
+  int64_t GoOnWithTask();
 
   StoreCore& store_;
   krcore::Region& region_;
@@ -46,26 +53,27 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   int64_t look_at_ns_ = 0;
   ReplicaKeeperStats stats_;
 
-  // While it brings its memory up to date. The task comes last, so that it is destroyed before its client.
+  bool entered_ = false;  // its pool is in the member list
+
+  // While it brings its memory up to date, or enters its pool. The task comes last, so that it is destroyed before its client.
   ReplicatorReport report_;
   std::unique_ptr<Client> client_;
   std::optional<Task<Status>> task_;
 };
 
 void ReplicaKeeperCore::Look() {
-  const Result<Configuration> read = ReadConfiguration(store_.node(), Soon());
+  uint64_t version = 0;
+  const Result<Configuration> read = ReadConfiguration(store_.node(), Soon(), &version);
   if (!read.ok()) return;
   const bool was_used = stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
   stats_.is_home = false;
   for (const PoolView& view : read->pools) {
-    if (view.learner == self_) {  // of an earlier process's attempt, or this one's
-      stats_.pool = view.pool;
-      return Begin(view.pool);
-    }
+    if (view.learner == self_) return Begin(view.pool);  // an attempt has timed out
     if (std::ranges::find(view.chain, self_) == view.chain.end()) continue;
     stats_.state = ReplicaState::kMember;
     stats_.pool = view.pool;
     stats_.is_home = view.pool == read->home && view.chain.front() == self_;
+    if (read->active && view.chain.front() == self_) LookAfterPool(*read, version, view);
     return;
   }
   if (was_used) {
@@ -75,10 +83,55 @@ void ReplicaKeeperCore::Look() {
   stats_.state = ReplicaState::kSpare;
   stats_.pool = 0;
   if (!read->active) return;
-  for (const PoolView& view : read->pools) {
-    if (view.chain.size() >= read->replicas || view.learner.exists() || view.bytes > region_.bytes().size()) continue;
-    if (Prepare(view)) return Begin(view.pool);
+  if (const PoolView* const lacking = FindLacking(*read)) {
+    if (Prepare(*lacking)) Begin(lacking->pool);
+  } else {
+    MakePool(*read, version);
   }
+}
+
+// Returns a pool that lacks a replica for which there is room here.
+const PoolView* ReplicaKeeperCore::FindLacking(const Configuration& configuration) const {
+  const auto lacks = [&](const PoolView& view) {
+    return view.chain.size() < configuration.replicas && !view.learner.exists() && view.bytes <= region_.bytes().size();
+  };
+  // Those with keys come first.
+  const auto in_use = [&](const PoolView& view) { return view.in_use && lacks(view); };
+  auto found = std::ranges::find_if(configuration.pools, in_use);
+  if (found == configuration.pools.end()) found = std::ranges::find_if(configuration.pools, lacks);
+  return found == configuration.pools.end() ? nullptr : &*found;
+}
+
+// At its pool's head. A pool that has got all its replicas comes into use. One that has not had them yet is given up if
+// another one, which has keys, lacks a replica.
+void ReplicaKeeperCore::LookAfterPool(Configuration configuration, uint64_t version, const PoolView& view) {
+  const krcore::NodeId pool = view.pool;
+  if (view.in_use) {
+    if (!entered_) Enter(pool);
+    return;
+  }
+  if (view.chain.size() >= configuration.replicas) {
+    configuration.Find(pool)->in_use = true;
+    (void)Set(configuration, version);
+    return;
+  }
+  const PoolView* const lacking = FindLacking(configuration);
+  if (view.chain.size() > 1 || view.learner.exists() || lacking == nullptr || !lacking->in_use) return;
+  if (configuration.RemovePool(pool) && Set(configuration, version)) stats_.state = ReplicaState::kSpare;
+}
+
+// Makes a pool of this memory. It comes into use when others have joined it.
+void ReplicaKeeperCore::MakePool(Configuration configuration, uint64_t version) {
+  if (!configuration.AddPool(region_.bytes().size(), self_)) return;
+  std::memset(region_.bytes().data(), 0, region_.bytes().size());
+  const Status formatted =
+      FormatPool(region_.bytes(), self_.node, store_.shape().chunk_bytes, configuration.pools.back().pool);
+  if (formatted.ok()) (void)Set(configuration, version);
+}
+
+bool ReplicaKeeperCore::Set(const Configuration& configuration, uint64_t version) {
+  look_at_ns_ = 0;
+  return store_.node().CompareAndSetRecord(kConfigurationRecord, version, Encode(configuration), Soon()).ok();
 }
 
 // Fills the memory, so that none of it is taken for a copy.
@@ -90,26 +143,40 @@ bool ReplicaKeeperCore::Prepare(const PoolView& view) {
   return true;
 }
 
-void ReplicaKeeperCore::Begin(krcore::NodeId pool) {
+bool ReplicaKeeperCore::MakeClient() {
   auto client = store_.NewClient({.max_in_flight = 4, .address_cache_entries = 0});
-  if (!client.ok()) return;
-  client_ = *std::move(client);
+  if (client.ok()) client_ = *std::move(client);
+  return client.ok();
+}
+
+void ReplicaKeeperCore::Enter(krcore::NodeId pool) {
+  if (!MakeClient()) return;
+  task_ = static_cast<ClientCore&>(*client_).EnterPool(pool);
+  task_->Start();
+}
+
+void ReplicaKeeperCore::Begin(krcore::NodeId pool) {
+  if (!MakeClient()) return;
   stats_.state = ReplicaState::kLearner;
   stats_.pool = pool;
   task_ = static_cast<ClientCore&>(*client_).BringReplica(pool, self_, kBringMs, &report_);
   task_->Start();
 }
 
-int64_t ReplicaKeeperCore::GoOnBringing() {
+int64_t ReplicaKeeperCore::GoOnWithTask() {
   const size_t completions = client_->Poll();
   stats_.passes = report_.passes;
   stats_.words_pushed = report_.words_pushed;
   stats_.tables = report_.tables;
   if (!task_->done()) return completions > 0 ? 0 : kPollNs;
-  const Status brought = task_->Take();
+  const Status done = task_->Take();
   task_.reset();
   client_.reset();
-  stats_.state = brought.ok() ? ReplicaState::kMember : ReplicaState::kSpare;
+  if (stats_.state == ReplicaState::kMember) {
+    entered_ = done.ok();
+  } else {
+    stats_.state = done.ok() ? ReplicaState::kMember : ReplicaState::kSpare;
+  }
   look_at_ns_ = 0;
   return 0;
 }

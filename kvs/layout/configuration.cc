@@ -14,8 +14,8 @@ using krcore::StatusCode;
 
 constexpr uint64_t kMagic = 0x31'30'53'4c'4f'4f'50'53;  // "SPOOLS01"
 
-// The record's words: kMagic, number, active, home, replicas, promoted, pools; for each pool its id, bytes, learner and replicas;
-// for each of these its node and incarnation, as for the learner.
+// The record's words: kMagic, number, active, home, replicas, promoted, pools; for each pool its id, bytes,
+// whether it is in use, learner and replicas; for each of these its node and incarnation, as for the learner.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> value) : left_(value) {}
@@ -92,11 +92,27 @@ bool Configuration::Demote(krcore::NodeId pool) {
   return Begin(*this);
 }
 
+bool Configuration::AddPool(uint64_t bytes, const Replica& replica) {
+  krcore::NodeId id = 1;
+  while (Find(id) != nullptr) ++id;
+  if (!active || id > krcore::kMaxMemoryNode) return false;
+  pools.push_back({.pool = id, .bytes = bytes, .in_use = false, .chain = {replica}, .learner = {}});
+  return Begin(*this);
+}
+
+bool Configuration::RemovePool(krcore::NodeId pool) {
+  const PoolView* const view = Find(pool);
+  if (!active || view == nullptr || view->in_use) return false;
+  std::erase_if(pools, [pool](const PoolView& each) { return each.pool == pool; });
+  return Begin(*this);
+}
+
 std::vector<std::byte> Encode(const Configuration& configuration) {
   std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home, configuration.replicas,
                                  configuration.promoted, configuration.pools.size()};
   for (const PoolView& view : configuration.pools) {
-    words.insert(words.end(), {view.pool, view.bytes, view.learner.node, view.learner.incarnation, view.chain.size()});
+    words.insert(words.end(), {view.pool, view.bytes, view.in_use ? 1u : 0u, view.learner.node, view.learner.incarnation,
+                             view.chain.size()});
     for (const Replica& replica : view.chain) words.insert(words.end(), {replica.node, replica.incarnation});
   }
   const auto bytes = std::as_bytes(std::span(words));
@@ -120,6 +136,7 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
     PoolView view;
     view.pool = static_cast<krcore::NodeId>(reader.Next());
     view.bytes = reader.Next();
+    view.in_use = reader.Next() != 0;
     view.learner = reader.NextReplica();
     const uint64_t replicas = reader.Next();
     const bool sound = view.pool != krcore::kNoNode && view.pool <= krcore::kMaxMemoryNode &&

@@ -30,6 +30,7 @@ struct Replica {
 struct PoolView {
   krcore::NodeId pool = krcore::kNoNode;  // the id that addresses name
   uint64_t bytes = 0;                     // of the pool: those of its smallest replica
+  bool in_use = false;                    // it has had all its replicas, and clients take memory there since
   std::vector<Replica> chain;
   Replica learner;  // gets what changes, and a copy of the rest, until it can become the tail; no node: there is none
   friend bool operator==(const PoolView&, const PoolView&) = default;
@@ -43,7 +44,7 @@ struct Configuration {
   bool active = true;
   krcore::NodeId home = krcore::kNoNode;  // the pool with the directory and the clients
   uint32_t replicas = 1;                  // how many each pool is to have
-  std::vector<PoolView> pools;            // by id
+  std::vector<PoolView> pools;
   // The pool whose learner has become the tail in this configuration, which only that learner's process can make active;
   // kNoNode: none has.
   krcore::NodeId promoted = krcore::kNoNode;
@@ -66,6 +67,9 @@ struct Configuration {
   bool Promote(krcore::NodeId pool);
   // Gives that up: the tail is the learner again.
   bool Demote(krcore::NodeId pool);
+  // A pool with one replica comes, of the lowest id that is free, or goes, if it is not in use.
+  bool AddPool(uint64_t bytes, const Replica& replica);
+  bool RemovePool(krcore::NodeId pool);
 
  private:
   bool Begin(Configuration next);

@@ -204,7 +204,7 @@ Status BeginMirroredStore(krcore::Node& node, krcore::Region& pool, const HomeOp
   configuration.number = 1;
   configuration.home = 1;
   configuration.replicas = options.replicas;
-  configuration.pools.push_back({1, pool.bytes().size(), {{node.id(), node.incarnation()}}, {}});
+  configuration.pools.push_back({1, pool.bytes().size(), true, {{node.id(), node.incarnation()}}, {}});
   KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), options.chunk_bytes, configuration.home));
   KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), options));
   auto& area = *reinterpret_cast<HomeArea*>(pool.bytes().data() + kHomeAreaOffset);

@@ -165,6 +165,9 @@ bool Views::Idle() const {
 }
 
 void Views::Use() {
+  for (const PoolView& view : used_.pools) {
+    if (latest_.Find(view.pool) == nullptr) chains_[view.pool] = {};
+  }
   for (const PoolView& view : latest_.pools) {
     PoolChain& chain = chains_[view.pool];
     if (!chain.changes) continue;

@@ -82,6 +82,24 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   co_return StatusCode::kTimeout;
 }
 
+Task<Status> Replicator::Enter(krcore::NodeId pool) {
+  const Status again(StatusCode::kUnavailable, "the member list could not be changed");
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+  const OperationLease lease(epochs_.operations, op);
+  const GlobalAddress at{common_.shape.home, kMembersOffset + uint64_t{pool} * sizeof(uint64_t)};
+  uint64_t& word = op.buffers->cas[0];
+  op.batch.Read(at, &word, sizeof(word));
+  const Outcome read = co_await op.batch.Run();
+  if (read != Outcome::kOk) co_return again;
+  const MemberWord found(word);
+  if (found.state() != MemberState::kNone) co_return Status::Ok();
+  op.batch.CompareSwap(at, found.word(), found.Joined(0).word(), &word);
+  const Outcome entered = co_await op.batch.Run();
+  if (entered != Outcome::kOk || word != found.word()) co_return again;
+  const Step told = co_await epochs_.home.Count(op.batch, kMemberChangesOffset, 1, &word);
+  co_return told == Step::kOk ? Status::Ok() : again;
+}
+
 Task<Step> Replicator::AwaitPeace() {
   Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);

@@ -33,6 +33,9 @@ class Replicator : private Part {
   // then the tail. Suspends for as long as that takes. kBadState: the pool has all its replicas or another learner, or
   // the learner was thrown out. kTimeout. kUnavailable: the store cannot be reached. `report` is kept up to date.
   Task<Status> Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report);
+  // Enters a pool that has all its replicas in the member list, unless it is there: clients take memory there from then
+  // on. kUnavailable: try again.
+  Task<Status> Enter(krcore::NodeId pool);
 
  private:
   // Where the learner is now.

@@ -18,7 +18,7 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
   configuration.replicas = static_cast<uint32_t>(chains.front().size());
   for (size_t i = 0; i < chains.size(); ++i) {
     const auto pool = static_cast<krcore::NodeId>(i + 1);
-    kvs::PoolView view{.pool = pool, .bytes = chains[i].front().region->bytes().size(), .chain = {}};
+    kvs::PoolView view{.pool = pool, .bytes = chains[i].front().region->bytes().size(), .in_use = true, .chain = {}, .learner = {}};
     for (const MirrorNode& replica : chains[i]) {
       const std::span<std::byte> bytes = replica.region->bytes();
       KRCORE_RETURN_IF_ERROR(kvs::FormatPool(bytes, replica.node->id(), options.chunk_bytes, pool));

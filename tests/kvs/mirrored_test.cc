@@ -34,7 +34,7 @@ Configuration TwoPools() {
           .active = true,
           .home = 1,
           .replicas = 2,
-          .pools = {{1, 4096, {{1, 11}, {33, 12}}}, {2, 8192, {{2, 13}}}}};
+          .pools = {{1, 4096, true, {{1, 11}, {33, 12}}, {}}, {2, 8192, false, {{2, 13}}, {34, 14}}}};
 }
 
 TEST(Configurations, AreReadAsTheyWereWritten) {
@@ -62,7 +62,7 @@ TEST(Configurations, LoseAReplicaButNeverTheLastOne) {
   EXPECT_FALSE(configuration.active);
   EXPECT_EQ(configuration.Find(1)->chain, (std::vector<Replica>{{33, 12}}));
   EXPECT_FALSE(configuration.Remove({33, 12}));
-  EXPECT_FALSE(configuration.Remove({2, 13}));
+  EXPECT_FALSE(configuration.Remove({2, 13})) << "its learner cannot take its place";
   EXPECT_EQ(configuration.number, 8u);
 }
 

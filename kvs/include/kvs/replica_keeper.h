@@ -1,5 +1,6 @@
 // ReplicaKeeper: makes the memory of one memory node a replica of a mirrored pool, and keeps an eye on whether it still
-// is one (docs/replication.md, "A replica joins"). It runs in the process of the memory node, which is a client while it
+// is one (docs/replication.md, "A replica joins"). If no pool lacks a replica, it makes a new pool, which comes into use
+// when others have joined it. It runs in the process of the memory node, which is a client while it
 // brings its memory up to date.
 //
 //   auto keeper = kvs::ReplicaKeeper::Create(*store, memory_node, region).value();
@@ -23,9 +24,9 @@ class Region;
 namespace kvs {
 
 enum class ReplicaState : uint8_t {
-  kSpare,    // no pool lacks a replica that this memory is large enough for
+  kSpare,    // of no pool yet
   kLearner,  // it is being brought up to date
-  kMember,   // it has all that its pool has
+  kMember,   // it has all that its pool has; of a new pool, which others may still have to join
   kRemoved,  // others went on without it: nobody uses its memory any more, whatever it holds
 };
 std::string_view ReplicaStateName(ReplicaState state);
