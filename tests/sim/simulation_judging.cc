@@ -102,10 +102,8 @@ void Simulation::CloseSurvivors() {
   }
 }
 
-surgekv_test::PoolReport Simulation::MemoryReport() const {
-  std::vector<surgekv_test::PoolImage> images;
-  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
-  surgekv_test::PoolReport report = CheckPools(images, {.after_deaths = true});
+surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
+  surgekv_test::PoolReport report = CheckPools(memory_nodes_.Images(from_tail), {.after_deaths = true});
   for (const surgekv_test::Leftover& left : report.leftovers) {
     if (!MayBeLeft(left)) report.problems.push_back(left.what);
   }
@@ -156,13 +154,57 @@ void Simulation::CheckPool() {
                           ", the memory holds " + (there ? "value " + std::to_string(id) : "nothing") + "\n" +
                           history_.Describe(read.key));
   }
+  if (memory_nodes_.mirrored()) CheckReplicas(report);
+}
+
+// A CAS goes from the head to the tail. If its client stopped before the end, or a queue broke, the word stays behind
+// at the tail until somebody changes it. (Only one's own CAS: who loses a CAS at the head helps, but who reads at the
+// tail sees nothing of it.)
+bool Simulation::MayLag() const {
+  return world_.stats().broken > 0 || std::ranges::any_of(clients_, [](const ClientState& client) {
+           return !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
+         });
+}
+
+void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
+  for (uint32_t from_tail = 1; Fine() && from_tail < memory_nodes_.LongestChain(); ++from_tail) {
+    const std::string name = "the replicas " + std::to_string(from_tail) + " before the tail";
+    ++result_.counts.replicas_compared;
+    const surgekv_test::PoolReport report = MemoryReport(from_tail);
+    if (!report.ok()) return Violation("replica", name + ":\n" + report.ToString());
+    if (MayLag() || report.contents == tails.contents) continue;
+    for (const auto& [key, value] : tails.contents) {
+      const auto found = report.contents.find(key);
+      if (found == report.contents.end()) return Violation("replica", name + " lack " + key);
+      if (found->second != value) return Violation("replica", name + " have another value of " + key);
+    }
+    return Violation("replica", name + " have more keys than the tails");
+  }
+  if (Undisturbed()) CheckBytes();
+}
+
+bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0; }
+
+void Simulation::CheckBytes() {
+  for (NodeId pool = 1; pool <= plan_.memory_nodes; ++pool) {
+    const std::vector<NodeId> chain = memory_nodes_.ChainOf(pool);
+    const std::span<const std::byte> tail = memory_nodes_.TailOf(pool);
+    for (const NodeId node : chain) {
+      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node);
+      // What is before the hints of the superblock tells whose it is.
+      for (size_t at = offsetof(kvs::Superblock, chunk_cursor); at < tail.size(); at += sizeof(uint64_t)) {
+        if (std::memcmp(&memory[at], &tail[at], sizeof(uint64_t)) == 0) continue;
+        return Violation("replica", "memory node " + std::to_string(node) + " differs from the tail, " +
+                                        std::to_string(chain.back()) + ", at " + std::to_string(at));
+      }
+    }
+  }
 }
 
 void Simulation::CloseTheDead() {
   for (ClientState& state : clients_) state.client.reset();
   for (Process& process : processes_) process.store.reset();
-  pools_.clear();
-  memory_nodes_.clear();
+  memory_nodes_.Close();
   if (kvs::internal::LiveFrames() != 0) {
     Violation("leak", std::to_string(kvs::internal::LiveFrames()) + " coroutine frames are left");
   }
@@ -200,10 +242,12 @@ void Simulation::Count() {
     counts.blocks_retired += stats.blocks_retired;
     counts.blocks_reused += stats.blocks_reused;
   }
-  if (!pools_.empty()) {
-    kvs::HomeArea home;
-    std::memcpy(&home, pools_.front()->bytes().data() + kvs::kHomeAreaOffset, sizeof(home));
-    counts.epochs = home.epoch;
+  if (!memory_nodes_.closed()) {
+    counts.epochs = memory_nodes_.Home().epoch;
+    if (memory_nodes_.mirrored()) {
+      ++counts.mirrored_runs;
+      counts.views = memory_nodes_.configuration().number - 1;
+    }
   }
   const krcore::rnic::sim::WorldStats& stats = world_.stats();
   counts.verbs = stats.verbs;

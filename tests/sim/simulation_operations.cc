@@ -167,8 +167,9 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
     case StatusCode::kNotFound: allowed = record.kind != OpKind::kPut && record.kind != OpKind::kInsert; break;
     case StatusCode::kExists: allowed = record.kind == OpKind::kInsert; break;
     case StatusCode::kUnknown:
-      allowed = plan_.queues_break && record.kind != OpKind::kGet;
+      allowed = (plan_.queues_break || counts.memory_node_deaths > 0) && record.kind != OpKind::kGet;
       ++counts.unknown;
+      counts.unknown_without_breaks += !plan_.queues_break;
       break;
     case StatusCode::kUnavailable:
       allowed = plan_.queues_break;
