@@ -123,7 +123,6 @@ bool Batch::PostRound() {
   if (posted) {
     ++connections_->stats_.round_trips;
     connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
-    waits_since_ns_ = 0;
     --pending_;
     return true;
   }
@@ -142,13 +141,14 @@ bool Batch::WaitsTooLong() const {
 }
 
 void Batch::TakeRound() {
-  bool asked_lease = false, holds_lease = true;
+  bool asked_lease = false, holds_lease = true, any_done = false, any_failed = false;
   for (MirroredVerb& mirrored : mirrored_) {
     if (mirrored.state != MirroredVerb::State::kPosted) continue;
     const PoolChain& chain = *connections_->views_->Find(mirrored.pool);
     const std::span<const Replica> targets = Targets(mirrored, chain);
     const bool failed = outcome_ != Outcome::kOk &&
                         std::ranges::any_of(targets, [this](const Replica& replica) { return FailedAt(replica.node); });
+    (failed ? any_failed : any_done) = true;
     if (!mirrored.is_cas()) {
       mirrored.state = failed ? MirroredVerb::State::kOpen : MirroredVerb::State::kDone;
       continue;
@@ -173,6 +173,9 @@ void Batch::TakeRound() {
       }
     }
   }
+  // Rounds that only fail, or are discarded, count as waiting: without a lease no round does anything else.
+  if (any_done) waits_since_ns_ = 0;
+  if (any_failed && waits_since_ns_ == 0) waits_since_ns_ = connections_->clock_.NowNs();
 }
 
 bool Batch::GoOn() {

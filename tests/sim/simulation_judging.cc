@@ -202,7 +202,10 @@ void Simulation::CheckBytes() {
 }
 
 void Simulation::CloseTheDead() {
-  for (ClientState& state : clients_) state.client.reset();
+  for (ClientState& state : clients_) {
+    if (state.client != nullptr) Trace("client %u, of a dead process, is closed", state.number);
+    state.client.reset();
+  }
   for (Process& process : processes_) process.store.reset();
   memory_nodes_.Close();
   if (kvs::internal::LiveFrames() != 0) {
