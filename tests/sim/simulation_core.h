@@ -122,6 +122,8 @@ class Simulation {
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
+  // Whether the outcome of the operation may be unknown though no queue broke.
+  bool MayLoseAnswer(const OpRecord& record) const;
   std::string InFlight() const;
 
   // ---- faults (simulation_faults.cc)
