@@ -8,7 +8,7 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr int64_t kTakeoverNs = 100 * kMs, kLeaseNs = kSecond;
+constexpr int64_t kTakeoverNs = 100 * kMs;
 
 }  // namespace
 
