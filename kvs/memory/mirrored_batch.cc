@@ -234,11 +234,13 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   if (peer.connected) return Reached::kYes;
   last_failed_ = replica.node;
   const int64_t now_ns = clock_.NowNs();
-  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) {
+  const bool dead = node_.IsConfirmedDead(replica.node, replica.incarnation);
+  if (!dead) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
     if (EnsureNode(replica.node, {now_ns + kMinTryNs}).ok()) return Reached::kYes;
   }
-  return views_->Suspect(pool, replica) ? Reached::kLater : Reached::kNever;
+  // The last replica is waited for while it lives: the death of another may have broken the queue to it.
+  return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
 }
 
 uint64_t Connections::MirroredPoolBytes(NodeId pool) const {
