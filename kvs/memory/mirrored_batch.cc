@@ -237,7 +237,9 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   const bool dead = node_.IsConfirmedDead(replica.node, replica.incarnation);
   if (!dead) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
-    if (EnsureNode(replica.node, {now_ns + kMinTryNs}).ok()) return Reached::kYes;
+    const Status ensured = EnsureNode(replica.node, {now_ns + kMinTryNs});
+    if (ensured.ok()) return Reached::kYes;
+    if (ensured == StatusCode::kQueueFull) return Reached::kLater;  // it was not tried: verbs are under way
   }
   // The last replica is waited for while it lives: the death of another may have broken the queue to it.
   return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
