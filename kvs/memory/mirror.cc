@@ -9,7 +9,7 @@ namespace kvs {
 void MirroredVerb::Hopped(const Replica& replica, uint32_t chain_length) {
   const uint64_t found = result();
   if (hop == 0) {
-    const bool was_mine = maybe && found == verb.desired && whose == Word::kOwn;
+    const bool was_mine = maybe && found == verb.desired && whose != Word::kAnyones;
     won = found == verb.expected || was_mine;
     if (!won && maybe && whose == Word::kOwn && !Mutated(Mutation::kUnknownIsLost)) {
       // It may have been done at a head that has left, and replaced since.

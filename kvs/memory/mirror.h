@@ -15,8 +15,9 @@ namespace kvs {
 
 // Whose the word is that a CAS puts in place. It matters when a CAS may have been done at a head that has left, and the
 // word is found at the next one. Then a word of one's own, which nobody else writes, is proof. Another word is none, and
-// the CAS counts as lost, with that word there.
-enum class Word : uint8_t { kAnyones, kOwn };
+// the CAS counts as lost, with that word there. A hint is one's own, but nobody has to know whether it ever was in place:
+// the CAS counts as lost, too.
+enum class Word : uint8_t { kAnyones, kOwn, kHint };
 
 // A client's view of a mirrored pool.
 struct PoolChain {
