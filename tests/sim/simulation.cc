@@ -162,7 +162,7 @@ ClientState* Simulation::StartClient(Process& process, uint32_t lanes) {
   }
   state.lanes = lanes;
   state.speed = static_cast<double>(LogUniform(random_, 300, 4'000)) / 1e3;
-  state.next_poll_ns = world_.now_ns();
+  state.next_poll_ns = state.heartbeat_ns = world_.now_ns();
   Trace("client %u begins in process %u", state.number, process.number);
   return &state;
 }
@@ -237,6 +237,7 @@ void Simulation::PollClient(ClientState& state) {
     while (state.in_flight < state.lanes && Chance(0.7)) StartOperation(state);
   }
   const int64_t begun_ns = world_.now_ns();
+  if (begun_ns - state.heartbeat_ns > kLeaseNs - kLeaseNs / 4) state.lapsed_ns = begun_ns;
   uint32_t polls = 1;
   if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
   // Time stands still meanwhile. After this many polls without a completion, one of which looked at the clock, another
@@ -248,6 +249,10 @@ void Simulation::PollClient(ClientState& state) {
   if (state.client->stats().fenced != state.fenced) {
     state.fenced = state.client->stats().fenced;
     state.expelled_ns.push_back(begun_ns);
+  }
+  if (state.client->stats().heartbeats != state.heartbeats) {
+    state.heartbeats = state.client->stats().heartbeats;
+    state.heartbeat_ns = begun_ns;
   }
   Ambush(state);
   if (state.leaving && state.in_flight == 0) {

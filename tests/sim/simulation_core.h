@@ -58,6 +58,9 @@ struct ClientState {
   uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
   std::vector<int64_t> expelled_ns;                     // start times of the polls at which it found itself expelled
   int64_t rests_until_ns = 0;                           // what it begins before then fails anyway
+  uint64_t heartbeats = 0;                              // as of its last poll
+  int64_t heartbeat_ns = 0;                             // when that was seen to grow
+  int64_t lapsed_ns = -1;                               // when its lease was last over, or nearly
 
   bool alive() const { return client != nullptr && !process->dead; }
 };

@@ -147,7 +147,7 @@ kvs::Task<void> Simulation::RunMultiWrite(ClientState* state, std::vector<uint32
 }
 
 void Simulation::End(uint32_t index, const Status& status, const std::string& read) {
-  OpRecord record = history_[index];
+  const OpRecord record = history_[index];
   progress_ns_ = world_.now_ns();
   uint32_t value = 0;
   const std::string what = std::string(KindName(record.kind)) + " of " + history_.NameOf(record.key) + " by client " +
@@ -156,7 +156,6 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
     Violation("value", what + ": a value of " + std::to_string(read.size()) + " bytes that nobody wrote");
   }
   history_.End(index, status.code(), value, world_.now_ns());
-  record.end_ns = world_.now_ns();
   Trace("client %u ends %u: %s of %s %s, value %u", record.client, index, KindName(record.kind),
         history_.NameOf(record.key).c_str(), status.ToString().c_str(), history_[index].value);
   Counts& counts = result_.counts;
@@ -193,7 +192,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
 // end (docs/replication.md).
 bool Simulation::MayLoseAnswer(const OpRecord& record) const {
   if (!memory_nodes_.mirrored()) return false;
-  return result_.counts.memory_node_deaths > 0 || record.end_ns - record.start_ns > kLeaseNs;
+  return result_.counts.memory_node_deaths > 0 || clients_[record.client - 1].lapsed_ns >= record.start_ns;
 }
 
 std::string Simulation::InFlight() const {
