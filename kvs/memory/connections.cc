@@ -131,7 +131,7 @@ Status Connections::EnsureNode(krcore::NodeId memory_node, krcore::Deadline dead
   const int64_t now_ns = clock_.NowNs();
   if (now_ns < peer.retry_at_ns) return StatusCode::kUnavailable;
   // What was meant for the earlier memory node must not go to its successor.
-  if (!HandOn(peer)) return StatusCode::kUnavailable;
+  if (!HandOn(peer)) return StatusCode::kQueueFull;
   peer.retry_at_ns = now_ns + kReconnectIntervalNs;
   KRCORE_RETURN_IF_ERROR(peer.queue->Connect(memory_node, deadline));
   const krcore::RemoteRegion* const region = PoolRegionOf(*peer.queue);

@@ -9,7 +9,7 @@ namespace kvs {
 void MirroredVerb::Hopped(const Replica& replica, uint32_t chain_length) {
   const uint64_t found = result();
   if (hop == 0) {
-    const bool was_mine = maybe && found == verb.desired && IsOwn(whose);
+    const bool was_mine = maybe && found == verb.desired && (IsOwn(whose) || whose == Word::kHint);
     won = found == verb.expected || was_mine;
     if (!won && maybe && IsOwn(whose) && !Mutated(Mutation::kUnknownIsLost)) {
       // It may have been done at a head that has left, and replaced since.

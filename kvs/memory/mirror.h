@@ -17,11 +17,11 @@ namespace kvs {
 //
 // It matters whose it is when a CAS may have been done at a head that has left, and the word is found at the next one.
 // Then a word of one's own, which nobody else writes, is proof. Another word is none, and the CAS counts as lost, with
-// that word there.
+// that word there. A hint is one's own, but nobody has to know whether it was ever in place: the CAS counts as lost, too.
 //
 // What the word names must be at a learner before the word is: who pushes a slot's word that another client has put in
 // place copies its block, and who puts a word of its own in place whatever that names.
-enum class Word : uint8_t { kAnyones, kOwn, kAnyonesSlot, kOwnSlot, kOwnEntry };
+enum class Word : uint8_t { kAnyones, kHint, kOwn, kAnyonesSlot, kOwnSlot, kOwnEntry };
 constexpr bool IsOwn(Word word) { return word == Word::kOwn || word == Word::kOwnSlot || word == Word::kOwnEntry; }
 constexpr bool IsSlot(Word word) { return word == Word::kAnyonesSlot || word == Word::kOwnSlot; }
 

@@ -259,7 +259,6 @@ bool Batch::PostRound() {
   if (posted) {
     ++connections_->stats_.round_trips;
     connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
-    waits_since_ns_ = 0;
     --pending_;
     return true;
   }
@@ -280,12 +279,13 @@ bool Batch::WaitsTooLong() const {
 void Batch::TakeRound() {
   using State = MirroredVerb::State;
   using Phase = MirroredVerb::Phase;
-  bool asked_lease = false, holds_lease = true;
+  bool asked_lease = false, holds_lease = true, any_done = false, any_failed = false;
   for (MirroredVerb& mirrored : mirrored_) {
     if (mirrored.state != State::kPosted) continue;
     const auto failed_at = [this](const Replica& replica) { return FailedAt(replica.node); };
     const bool failed = outcome_ != Outcome::kOk &&
                         std::ranges::any_of(std::span(mirrored.posted_at).first(mirrored.posted_count), failed_at);
+    (failed ? any_failed : any_done) = true;
     if (!mirrored.is_cas()) {
       mirrored.state = failed ? State::kOpen : State::kDone;
       continue;
@@ -319,6 +319,9 @@ void Batch::TakeRound() {
     }
     if (mirrored.state != State::kOpen) EndVerb(mirrored, mirrored.state);
   }
+  // Rounds that only fail, or are discarded, count as waiting: without a lease no round does anything else.
+  if (any_done) waits_since_ns_ = 0;
+  if (any_failed && waits_since_ns_ == 0) waits_since_ns_ = connections_->clock_.NowNs();
 }
 
 bool Batch::GoOn() {
@@ -389,11 +392,15 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   if (peer.connected) return Reached::kYes;
   last_failed_ = replica.node;
   const int64_t now_ns = clock_.NowNs();
-  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) {
+  const bool dead = node_.IsConfirmedDead(replica.node, replica.incarnation);
+  if (!dead) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
-    if (EnsureNode(replica.node, {now_ns + kMinTryNs}).ok()) return Reached::kYes;
+    const Status ensured = EnsureNode(replica.node, {now_ns + kMinTryNs});
+    if (ensured.ok()) return Reached::kYes;
+    if (ensured == StatusCode::kQueueFull) return Reached::kLater;  // it was not tried: verbs are under way
   }
-  return views_->Suspect(pool, replica) ? Reached::kLater : Reached::kNever;
+  // The last replica is waited for while it lives: the death of another may have broken the queue to it.
+  return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
 }
 
 uint64_t Connections::MirroredPoolBytes(NodeId pool) const {

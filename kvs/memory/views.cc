@@ -69,6 +69,13 @@ bool Views::Look() {
     latest_ = *std::move(read);
     Configuration next = latest_;
     bool any = false;
+    // The dead first: the last replica does not leave, and must not be a dead one if another only seems to be.
+    for (const Suspicion& suspicion : suspects_) {
+      const PoolView* const view = latest_.Find(suspicion.pool);
+      for (const Replica& replica : view == nullptr ? std::vector<Replica>() : view->chain) {
+        any |= node_.IsConfirmedDead(replica.node, replica.incarnation) && next.Remove(replica);
+      }
+    }
     for (const Suspicion& suspicion : suspects_) any |= next.Remove(suspicion.replica);
     if (!any) break;
     next.number = latest_.number + 1;

@@ -28,7 +28,7 @@ void Workbench::Background(Task<void> task) { RunDetached(std::move(task), &back
 Task<Step> Workbench::LockTable(TableRef table, uint64_t token, uint64_t* takeovers) {
   static_assert(offsetof(SubtableHeader, lock) == 0);
   uint64_t& old = words().cas[0];
-  batch_.CompareSwap(table.address, 0, token, &old, Word::kOwn);
+  batch_.CompareSwap(table.address, 0, token, &old, Word::kHint);
   KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   if (old == 0) co_return Step::kOk;
   const int64_t now_ns = common_.clock.NowNs();
@@ -39,7 +39,7 @@ Task<Step> Workbench::LockTable(TableRef table, uint64_t token, uint64_t* takeov
   }
   if (now_ns - seen.since_ns < kTakeoverNs) co_return Step::kRestart;
   const uint64_t dead = old;
-  batch_.CompareSwap(table.address, dead, token, &old, Word::kOwn);
+  batch_.CompareSwap(table.address, dead, token, &old, Word::kHint);
   KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   if (old != dead) co_return Step::kRestart;
   ++*takeovers;

@@ -7,11 +7,13 @@
 #include <map>
 #include <string>
 
+#include "kvs/layout/configuration.h"
 #include "tests/sim/runner.h"
 #include "tests/sim/scenarios.h"
 
 DEFINE_uint64(seeds, 100, "runs");
 DEFINE_uint64(from, 1, "first seed");
+DEFINE_uint32(replicas, 0, "of each pool, 1 to 3; 0: as each seed says");
 DEFINE_uint32(jobs, 0, "runs at a time; 0: one for each core");
 DEFINE_string(mutant, "", "takes one protection away (--list_mutants)");
 DEFINE_bool(mutants, false, "takes away one protection after the other, each until a scenario or a run notices");
@@ -35,15 +37,17 @@ RunnerOptions Options() {
   RunnerOptions options;
   options.from = FLAGS_from;
   options.seeds = FLAGS_seeds;
+  options.replicas = FLAGS_replicas;
   options.jobs = FLAGS_jobs != 0 ? FLAGS_jobs : static_cast<uint32_t>(sysconf(_SC_NPROCESSORS_ONLN));
   options.seed_limit_s = FLAGS_seed_limit_s;
   options.trace = FLAGS_trace;
   return options;
 }
 
-void PrintViolation(const SeedResult& result, const std::string& mutant) {
+void PrintViolation(const SeedResult& result, uint32_t replicas, const std::string& mutant) {
   std::printf("seed %lu: VIOLATION (%s)\n%s", result.seed, result.run.violation.c_str(), result.run.text.c_str());
-  std::printf("replay: kvs_sim --from=%lu --seeds=1 --trace%s\n", result.seed,
+  std::printf("replay: kvs_sim --from=%lu --seeds=1 --trace%s%s\n", result.seed,
+              replicas == 0 ? "" : (" --replicas=" + std::to_string(replicas)).c_str(),
               mutant.empty() ? "" : (" --mutant=" + mutant).c_str());
 }
 
@@ -62,12 +66,13 @@ int RunAll(kvs::Mutation mutation) {
     }
     if (result.run.violation.empty()) return true;
     ++violations;
-    PrintViolation(result, FLAGS_mutant);
+    PrintViolation(result, options.replicas, FLAGS_mutant);
     std::fflush(stdout);
     return FLAGS_keep_going;
   });
   std::printf("%lu seeds, %lu violations\n", runs, violations);
   int missing = 0;
+  const bool mirrored = FLAGS_replicas != 1;
   const auto print = [&missing](uint64_t count, const char* what, bool required) {
     const bool misses = required && count == 0;
     std::printf("%14lu  %s%s\n", count, what, misses ? "   <-- did not happen" : "");
@@ -113,7 +118,7 @@ Noticed Notice(const MutationInfo& mutant) {
   noticed.runs = 0;
   options.seeds = WhyHarmless(mutant.mutation) != nullptr ? kHarmlessSeeds : FLAGS_mutant_seeds;
   RunSeeds(options, [&](const SeedResult& result) {
-    if (!result.run.violation.empty() && FLAGS_verbose) PrintViolation(result, mutant.name);
+    if (!result.run.violation.empty() && FLAGS_verbose) PrintViolation(result, options.replicas, mutant.name);
     return on_result(result);
   });
   return noticed;
@@ -173,6 +178,10 @@ int Main() {
     for (const MutationInfo& info : Mutations()) std::printf("%-32s %s\n", info.name, info.what);
     return 0;
   }
+  if (FLAGS_replicas > kvs::kMaxReplicas) {
+    std::fprintf(stderr, "kvs_sim: --replicas is at most %zu\n", kvs::kMaxReplicas);
+    return 2;
+  }
   if (FLAGS_mutants) return RunMutants();
   kvs::Mutation mutation = kvs::Mutation::kNone;
   if (!FLAGS_mutant.empty()) {
@@ -186,8 +195,8 @@ int Main() {
   if (!FLAGS_scenario.empty()) return RunOneScenario(FLAGS_scenario, mutation);
   if (FLAGS_in_process) {
     kvs::active_mutation = mutation;
-    const SeedResult result{FLAGS_from, RunSimulation(MakePlan(FLAGS_from), FLAGS_trace)};
-    if (!result.run.violation.empty()) PrintViolation(result, FLAGS_mutant);
+    const SeedResult result{FLAGS_from, RunSimulation(MakePlan(FLAGS_from, FLAGS_replicas), FLAGS_trace)};
+    if (!result.run.violation.empty()) PrintViolation(result, FLAGS_replicas, FLAGS_mutant);
     return result.run.violation.empty() ? 0 : 1;
   }
   return RunAll(mutation);

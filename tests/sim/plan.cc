@@ -19,7 +19,7 @@ constexpr const char* kPhaseNames[] = {"growth", "hot", "churn", "delete", "mixe
 const char* FaultName(FaultKind kind) {
   static constexpr const char* kNames[kFaultKinds] = {
       "kill",        "pause",   "pause of a splitter", "pause of a process", "stall", "queues break",
-      "node breaks", "arrival", "departure",           "compaction",         "drain"};
+      "node breaks", "arrival", "departure",           "compaction",         "drain", "memory node dies"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -29,7 +29,7 @@ int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high) {
   return static_cast<int64_t>(static_cast<double>(low) * std::exp(span * x));
 }
 
-Plan MakePlan(uint64_t seed) {
+Plan MakePlan(uint64_t seed, uint32_t replicas) {
   std::mt19937_64 random(seed * 0x9e3779b97f4a7c15 + 1);
   const auto below = [&random](uint64_t n) { return static_cast<uint32_t>(random() % n); };
   const auto one_of = [&below](auto... values) {
@@ -149,11 +149,20 @@ Plan MakePlan(uint64_t seed) {
                      [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
   }
   plan.housekeeper = below(3) == 0;
+  const uint32_t drawn = below(5) < 2 ? 2 + below(2) : 1;
+  plan.replicas = replicas != 0 ? replicas : drawn;
+  if (plan.replicas > 1) {
+    add(FaultKind::kKillMemoryNode, below(4));
+    std::stable_sort(plan.faults.begin(), plan.faults.end(),
+                     [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+  }
   return plan;
 }
 
 std::string Plan::ToString() const {
-  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(memory_nodes) + " memory nodes of " +
+  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(memory_nodes) +
+                     (replicas > 1 ? " pools with " + std::to_string(replicas) + " replicas each, of "
+                                   : std::string(" memory nodes of ")) +
                      std::to_string(pool_bytes >> 20) + (uneven ? " MiB, the others more, " : " MiB, ") +
                      std::to_string(groups) + " groups, depth " + std::to_string(initial_depth) + ", " +
                      std::to_string(keys) + " keys (most end in " + std::to_string(suffix) + " of " +

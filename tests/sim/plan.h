@@ -29,9 +29,10 @@ enum class FaultKind : uint8_t {
   kArrive,         // a new process, or a new client of a living one
   kLeave,          // a client ends
   kCompact,        // a client gives memory back, while the others run
-  kDrain,          // a client empties a memory node; if it succeeds, the node's memory is lost
+  kDrain,          // a client empties a pool; if it succeeds, the pool's memory is lost
+  kKillMemoryNode, // a replica of a mirrored pool that has another one
 };
-inline constexpr uint32_t kFaultKinds = 11;
+inline constexpr uint32_t kFaultKinds = 12;
 const char* FaultName(FaultKind kind);
 
 struct Fault {
@@ -45,8 +46,9 @@ struct Fault {
 struct Plan {
   uint64_t seed = 0;
   Storm storm = Storm::kNone;
-  uint32_t memory_nodes = 1;
-  size_t pool_bytes = 0;  // of each
+  uint32_t memory_nodes = 1;  // pools, really: each has so many memory nodes as it has replicas
+  uint32_t replicas = 1;      // of each pool; 1: the store is not mirrored
+  size_t pool_bytes = 0;      // of each
   uint64_t chunk_bytes = 0;
   bool tiny = false;    // the pools are tiny
   bool uneven = false;  // the other pools are larger than the first one, which is full when they are not
@@ -74,7 +76,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-Plan MakePlan(uint64_t seed);
+// `replicas`: of each pool; 0: as the seed says.
+Plan MakePlan(uint64_t seed, uint32_t replicas = 0);
 
 // Returns a number in [low, high], short times as often as long ones.
 int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high);

@@ -47,7 +47,7 @@ void WriteAll(int fd, const void* data, size_t bytes) {
     (void)dup2(null, STDERR_FILENO);
   }
   kvs::active_mutation = options.mutation;
-  const RunResult result = options.run ? options.run(seed) : RunSimulation(MakePlan(seed), options.trace);
+  const RunResult result = options.run ? options.run(seed) : RunSimulation(MakePlan(seed, options.replicas), options.trace);
   Header header{};
   header.digest = result.digest;
   header.counts = result.counts;

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "kvs/layout/subtable.h"
-#include "kvs/memory/join.h"
 #include "tests/sim/simulation_core.h"
 
 namespace surgekv_sim {
@@ -40,7 +39,8 @@ Simulation::Simulation(const Plan& plan, bool trace)
       trace_(trace),
       world_({.fabric = kFabric, .seed = plan.seed, .cost = {}, .chaos = {}}),
       random_(plan.seed * 7919 + 17),
-      history_(NamesOfKeys(plan)) {}
+      history_(NamesOfKeys(plan)),
+      memory_nodes_(world_) {}
 
 RunResult Simulation::Run() {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
@@ -79,35 +79,18 @@ void Simulation::Trace(const char* format, ...) {
 }
 
 void Simulation::StartMemoryNodes() {
-  for (NodeId id = 1; id <= plan_.memory_nodes; ++id) {
-    krcore::NodeOptions options;
-    options.rnic = "sim";
-    options.fabric = kFabric;
-    options.node = id;
-    options.create_fabric = id == 1;
-    options.clock = &world_.clock();
-    options.rc_peers = plan_.rc_peers;
-    auto node = krcore::Node::Open(options);
-    if (!node.ok()) return Violation("setup", "a memory node: " + node.status().ToString());
-    krcore::RegionOptions region;
-    region.length = id == 1 || !plan_.uneven ? plan_.pool_bytes : plan_.pool_bytes + (size_t{16} << 20);
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
-    auto pool = (*node)->CreateRegion(region);
-    if (!pool.ok()) return Violation("setup", "a pool: " + pool.status().ToString());
-    if (id == 1) {
-      if (Status hosted = (*node)->HostMetaServer(64); !hosted.ok()) return Violation("setup", hosted.ToString());
-    }
-    kvs::HomeOptions home;
-    home.geometry.groups = plan_.groups;
-    home.initial_depth = plan_.initial_depth;
-    home.chunk_bytes = plan_.chunk_bytes;
-    home.hash_seed = HashSeedOf(plan_);
-    const auto joined = JoinStore(**node, **pool, home, krcore::Deadline::After(world_.clock(), 10 * kSecond));
-    if (!joined.ok()) return Violation("setup", "joining: " + joined.status().ToString());
-    memory_nodes_.push_back(std::move(*node));
-    pools_.push_back(std::move(*pool));
-  }
+  MemoryNodesOptions options;
+  options.fabric = kFabric;
+  options.pools = plan_.memory_nodes;
+  options.replicas = plan_.replicas;
+  options.home_bytes = plan_.pool_bytes;
+  options.other_bytes = plan_.uneven ? plan_.pool_bytes + (size_t{16} << 20) : plan_.pool_bytes;
+  options.rc_peers = plan_.rc_peers;
+  options.home.geometry.groups = plan_.groups;
+  options.home.initial_depth = plan_.initial_depth;
+  options.home.chunk_bytes = plan_.chunk_bytes;
+  options.home.hash_seed = HashSeedOf(plan_);
+  if (const Status started = memory_nodes_.Start(options); !started.ok()) Violation("setup", started.ToString());
 }
 
 void Simulation::StartClients() {
@@ -179,23 +162,19 @@ ClientState* Simulation::StartClient(Process& process, uint32_t lanes) {
   }
   state.lanes = lanes;
   state.speed = static_cast<double>(LogUniform(random_, 300, 4'000)) / 1e3;
-  state.next_poll_ns = world_.now_ns();
+  state.next_poll_ns = state.heartbeat_ns = world_.now_ns();
   Trace("client %u begins in process %u", state.number, process.number);
   return &state;
 }
 
-kvs::ClientEntry Simulation::EntryAt(uint32_t index) const {
-  kvs::ClientEntry entry;
-  const size_t offset = kvs::kHomeAreaOffset + offsetof(kvs::HomeArea, clients) + index * sizeof(entry);
-  std::memcpy(&entry, pools_.front()->bytes().data() + offset, sizeof(entry));
-  return entry;
-}
+kvs::ClientEntry Simulation::EntryAt(uint32_t index) const { return memory_nodes_.Home().clients[index]; }
 
 std::vector<uint32_t> Simulation::EntriesOf(const Process& process) const {
   const krcore::Node& node = process.store->node();
   std::vector<uint32_t> entries;
+  const kvs::HomeArea home = memory_nodes_.Home();
   for (uint32_t i = 0; i < kvs::kMaxClients; ++i) {
-    const kvs::OwnerWord owner(EntryAt(i).owner);
+    const kvs::OwnerWord owner(home.clients[i].owner);
     if (owner.held() && owner.node() == node.id() && owner.incarnation() == node.incarnation()) entries.push_back(i);
   }
   return entries;
@@ -243,7 +222,7 @@ void Simulation::Step() {
 
 void Simulation::PollMemoryNodes() {
   if (plan_.rc_peers == 0 || world_.now_ns() < poll_memory_nodes_at_ns_) return;
-  for (const auto& node : memory_nodes_) (void)node->PollConnections();
+  memory_nodes_.PollConnections();
   poll_memory_nodes_at_ns_ = world_.now_ns() + plan_.rc_poll_ns;
 }
 
@@ -258,6 +237,7 @@ void Simulation::PollClient(ClientState& state) {
     while (state.in_flight < state.lanes && Chance(0.7)) StartOperation(state);
   }
   const int64_t begun_ns = world_.now_ns();
+  if (begun_ns - state.heartbeat_ns > kLeaseNs - kLeaseNs / 4) state.lapsed_ns = begun_ns;
   uint32_t polls = 1;
   if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
   // Time stands still meanwhile. After this many polls without a completion, one of which looked at the clock, another
@@ -269,6 +249,10 @@ void Simulation::PollClient(ClientState& state) {
   if (state.client->stats().fenced != state.fenced) {
     state.fenced = state.client->stats().fenced;
     state.expelled_ns.push_back(begun_ns);
+  }
+  if (state.client->stats().heartbeats != state.heartbeats) {
+    state.heartbeats = state.client->stats().heartbeats;
+    state.heartbeat_ns = begun_ns;
   }
   Ambush(state);
   if (state.leaving && state.in_flight == 0) {

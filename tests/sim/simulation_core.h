@@ -20,6 +20,7 @@
 #include "kvs/layout/pool.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/sim/history.h"
+#include "tests/sim/memory_nodes.h"
 #include "tests/sim/plan.h"
 #include "tests/sim/simulation.h"
 
@@ -30,6 +31,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr int64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
+constexpr int64_t kLeaseNs = kvs::kDefaultLeaseNs;
 // An operation that takes this long in virtual time, whatever happens to the others, hangs.
 constexpr int64_t kOperationTimeoutNs = 60 * kSecond;
 constexpr int64_t kHangNs = 3 * kOperationTimeoutNs;
@@ -56,6 +58,9 @@ struct ClientState {
   uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
   std::vector<int64_t> expelled_ns;                     // start times of the polls at which it found itself expelled
   int64_t rests_until_ns = 0;                           // what it begins before then fails anyway
+  uint64_t heartbeats = 0;                              // as of its last poll
+  int64_t heartbeat_ns = 0;                             // when that was seen to grow
+  int64_t lapsed_ns = -1;                               // when its lease was last over, or nearly
 
   bool alive() const { return client != nullptr && !process->dead; }
 };
@@ -121,6 +126,8 @@ class Simulation {
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
+  // Whether the outcome of the operation may be unknown though no queue broke.
+  bool MayLoseAnswer(const OpRecord& record) const;
   std::string InFlight() const;
 
   // ---- faults (simulation_faults.cc)
@@ -133,9 +140,13 @@ class Simulation {
   void Inject(const Fault& fault);
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
   void BeginDrain(int64_t duration_ns);
-  kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
-  // No chunk of the node may be taken. Destroys the contents of its memory.
-  void LoseMemory(NodeId node);
+  kvs::Task<void> RunDrain(ClientState* state, NodeId pool, int64_t timeout_ms, bool give_back);
+  // No chunk of the pool may be taken. Destroys the contents of its memory, in all replicas.
+  void LoseMemory(NodeId pool);
+  // Returns the node of any replica of any pool.
+  NodeId AnyMemoryNode();
+  // Kills a memory node without which every pool still has a replica.
+  void KillMemoryNode(int64_t linger_ns);
 
   // ---- judging (simulation_judging.cc)
 
@@ -148,10 +159,19 @@ class Simulation {
   bool HasStrayEntry() const;
   void CheckHistory();
   void CloseSurvivors();
-  surgekv_test::PoolReport MemoryReport() const;
+  // Of the memory that READs see, or, in a mirrored store, of what is `from_tail` places before that.
+  surgekv_test::PoolReport MemoryReport(uint32_t from_tail = 0) const;
   // Returns whether this was left by a client that was stopped, and is allowed by the protocol.
   bool MayBeLeft(const surgekv_test::Leftover& left) const;
   void CheckPool();
+  // The memory of the other replicas is sound, and holds what the tails do.
+  void CheckReplicas(const surgekv_test::PoolReport& tails);
+  // Whether anything stopped that may have left a word at the head of a chain and not at its tail.
+  bool MayLag() const;
+  // Whether nothing happened for which two replicas may differ in any byte.
+  bool Undisturbed() const;
+  // The replicas of each pool are the same.
+  void CheckBytes();
   void CloseTheDead();
   void Count();
 
@@ -161,8 +181,7 @@ class Simulation {
   std::mt19937_64 random_;
   History history_;
   RunResult result_;
-  std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
-  std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
+  MemoryNodes memory_nodes_;
   std::unique_ptr<kvs::Store> housekeepers_store_;
   std::unique_ptr<kvs::Housekeeper> housekeeper_;
   int64_t housekeep_at_ns_ = 0;
@@ -171,7 +190,7 @@ class Simulation {
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;
-  std::array<const ClientState*, 4> drainers_{};  // by memory node: the client that empties it
+  std::array<const ClientState*, 4> drainers_{};  // by pool: the client that empties it
   std::vector<int64_t> ambushes_;                 // how long the next splitters are to be paused
   Phase phase_ = Phase::kGrowth;
   bool accepting_ = false;  // operations may begin

@@ -8,7 +8,7 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr int64_t kTakeoverNs = 100 * kMs, kLeaseNs = kSecond;
+constexpr int64_t kTakeoverNs = 100 * kMs;
 
 }  // namespace
 
@@ -81,12 +81,12 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kBreakQueues: {
       const Process* process = AnyProcess(true);
       if (process == nullptr) return;
-      world_.BreakQueues(process->store->node().id(), 1 + Below(plan_.memory_nodes));
+      world_.BreakQueues(process->store->node().id(), AnyMemoryNode());
       ++result_.counts.queue_breaks;
       return;
     }
     case FaultKind::kBreakNode: {
-      const NodeId node = 1 + Below(plan_.memory_nodes);
+      const NodeId node = AnyMemoryNode();
       for (const Process& process : processes_) {
         if (!process.dead) world_.BreakQueues(process.store->node().id(), node);
       }
@@ -106,6 +106,7 @@ void Simulation::Inject(const Fault& fault) {
       return;
     }
     case FaultKind::kDrain: return BeginDrain(fault.duration_ns);
+    case FaultKind::kKillMemoryNode: return KillMemoryNode(fault.duration_ns);
   }
 }
 
@@ -116,48 +117,70 @@ kvs::Task<void> Simulation::RunCompaction(kvs::Client* client, bool thorough) {
   result_.counts.blocks_moved += report.blocks_moved;
 }
 
-// Drains a node that no living client empties. A dead client may have begun with it, and died in the middle.
+// Drains a pool that no living client empties. A dead client may have begun with it, and died in the middle.
 void Simulation::BeginDrain(int64_t duration_ns) {
   ClientState* state = AnyClient();
-  const NodeId node = 2 + Below(plan_.memory_nodes - 1);
-  const ClientState*& drainer = drainers_[node];
+  const NodeId pool = 2 + Below(plan_.memory_nodes - 1);
+  const ClientState*& drainer = drainers_[pool];
   if (state == nullptr || (drainer != nullptr && drainer->alive())) return;
   drainer = state;
   ++result_.counts.drains_begun;
-  state->client->Spawn(RunDrain(state, node, 2'000 + duration_ns / kMs, Chance(0.8)));
+  state->client->Spawn(RunDrain(state, pool, 2'000 + duration_ns / kMs, Chance(0.8)));
 }
 
-kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back) {
+kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId pool, int64_t timeout_ms, bool give_back) {
   kvs::Client* const client = state->client.get();
   kvs::DrainReport report;
-  const Status drained = co_await client->DrainNodeAsync(node, {.timeout_ms = timeout_ms}, &report);
-  Trace("client %u has drained memory node %u: %s", state->number, node, drained.ToString().c_str());
+  const Status drained = co_await client->DrainNodeAsync(pool, {.timeout_ms = timeout_ms}, &report);
+  Trace("client %u has drained pool %u: %s", state->number, pool, drained.ToString().c_str());
   result_.counts.tables_moved += report.tables_moved;
-  drainers_[node] = nullptr;
+  drainers_[pool] = nullptr;
   if (closing_ || drained == StatusCode::kBadState) co_return;  // the client is closing
   if (drained.ok()) {
     ++result_.counts.drains;
-    LoseMemory(node);
+    LoseMemory(pool);
   }
   // If the node is not taken back, another drain goes on with it, or nobody uses it any more.
   Status taken_back(StatusCode::kUnavailable, "not tried");
   for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
-    taken_back = co_await client->UndrainNodeAsync(node);
+    taken_back = co_await client->UndrainNodeAsync(pool);
   }
 }
 
-void Simulation::LoseMemory(NodeId node) {
-  const std::span<std::byte> pool = pools_[node - 1]->bytes();
-  const uint64_t chunks = pool.size() / plan_.chunk_bytes;
-  for (uint64_t chunk = kvs::ReservedChunks(pool.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
-    kvs::ChunkWord word;
-    std::memcpy(&word, &pool[kvs::ChunkWordOffset(chunk)], sizeof(word));
-    if (word.kind() != kvs::ChunkKind::kFree) {
-      return Violation("drain", "memory node " + std::to_string(node) + " is drained, and its chunk " +
-                                    std::to_string(chunk) + " is taken");
+void Simulation::LoseMemory(NodeId pool) {
+  const std::vector<NodeId> chain = memory_nodes_.ChainOf(pool);
+  for (uint32_t replica = 0; replica < plan_.replicas; ++replica) {
+    const NodeId node = MemoryNodes::NodeOf(pool, replica);
+    const bool counts = std::ranges::find(chain, node) != chain.end() && !memory_nodes_.IsDead(node);
+    const std::span<std::byte> memory = memory_nodes_.BytesOf(node);
+    const uint64_t chunks = memory.size() / plan_.chunk_bytes;
+    for (uint64_t chunk = kvs::ReservedChunks(memory.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
+      kvs::ChunkWord word;
+      std::memcpy(&word, &memory[kvs::ChunkWordOffset(chunk)], sizeof(word));
+      if (counts && word.kind() != kvs::ChunkKind::kFree) {
+        return Violation("drain", "pool " + std::to_string(pool) + " is drained, and its chunk " +
+                                      std::to_string(chunk) + " is taken at memory node " + std::to_string(node));
+      }
+      std::memset(&memory[chunk * plan_.chunk_bytes], 0xa5, plan_.chunk_bytes);
     }
-    std::memset(&pool[chunk * plan_.chunk_bytes], 0xa5, plan_.chunk_bytes);
   }
+}
+
+NodeId Simulation::AnyMemoryNode() {
+  const NodeId pool = 1 + Below(plan_.memory_nodes);
+  return MemoryNodes::NodeOf(pool, plan_.replicas > 1 ? Below(plan_.replicas) : 0);
+}
+
+void Simulation::KillMemoryNode(int64_t linger_ns) {
+  const std::vector<NodeId> candidates = memory_nodes_.Dispensable();
+  if (candidates.empty()) return;
+  const NodeId victim = candidates[Below(candidates.size())];
+  const std::vector<NodeId> chain = memory_nodes_.ChainOf(MemoryNodes::PoolOf(victim));
+  Trace("memory node %u dies", victim);
+  ++result_.counts.memory_node_deaths;
+  result_.counts.heads_killed += victim == chain.front();
+  result_.counts.tails_killed += victim == chain.back();
+  world_.Kill(victim, linger_ns);
 }
 
 }  // namespace surgekv_sim

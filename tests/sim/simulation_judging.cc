@@ -102,10 +102,8 @@ void Simulation::CloseSurvivors() {
   }
 }
 
-surgekv_test::PoolReport Simulation::MemoryReport() const {
-  std::vector<surgekv_test::PoolImage> images;
-  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
-  surgekv_test::PoolReport report = CheckPools(images, {.after_deaths = true});
+surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
+  surgekv_test::PoolReport report = CheckPools(memory_nodes_.Images(from_tail), {.after_deaths = true});
   for (const surgekv_test::Leftover& left : report.leftovers) {
     if (!MayBeLeft(left)) report.problems.push_back(left.what);
   }
@@ -132,6 +130,9 @@ bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
     return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
                        [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
   }
+  // A lock is a hint, and is free by the same word each time. So a late CAS of a client that did not get it may lock it
+  // again at a later replica (docs/replication.md). Who takes it over puts that right.
+  if (memory_nodes_.mirrored() && left.kind == surgekv_test::Leftover::Kind::kLock) return true;
   // A client that took it over, and found no memory for the new table, has given the lock back.
   const bool given_up = left.lock == 0 && may_be_full();
   return std::any_of(clients_.begin(), clients_.end(), [&](const ClientState& client) {
@@ -156,13 +157,68 @@ void Simulation::CheckPool() {
                           ", the memory holds " + (there ? "value " + std::to_string(id) : "nothing") + "\n" +
                           history_.Describe(read.key));
   }
+  if (memory_nodes_.mirrored()) CheckReplicas(report);
+}
+
+// A CAS goes from the head to the tail. If its client stopped before the end, or a queue broke, the word stays behind
+// at the tail until somebody changes it. (Only one's own CAS: who loses a CAS at the head helps, but who reads at the
+// tail sees nothing of it.)
+bool Simulation::MayLag() const {
+  return world_.stats().broken > 0 || std::ranges::any_of(clients_, [](const ClientState& client) {
+           return !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
+         });
+}
+
+void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
+  for (uint32_t from_tail = 1; Fine() && from_tail < memory_nodes_.LongestChain(); ++from_tail) {
+    const std::string name = "the replicas " + std::to_string(from_tail) + " before the tail";
+    ++result_.counts.replicas_compared;
+    const surgekv_test::PoolReport report = MemoryReport(from_tail);
+    if (!report.ok()) return Violation("replica", name + ":\n" + report.ToString());
+    if (MayLag() || report.contents == tails.contents) continue;
+    for (const auto& [key, value] : tails.contents) {
+      const auto found = report.contents.find(key);
+      if (found == report.contents.end()) return Violation("replica", name + " lack " + key);
+      if (found->second != value) return Violation("replica", name + " have another value of " + key);
+    }
+    return Violation("replica", name + " have more keys than the tails");
+  }
+  if (Undisturbed()) CheckBytes();
+}
+
+bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0; }
+
+void Simulation::CheckBytes() {
+  const kvs::SubtableGeometry geometry{.groups = plan_.groups};
+  for (NodeId pool = 1; pool <= plan_.memory_nodes; ++pool) {
+    const std::vector<NodeId> chain = memory_nodes_.ChainOf(pool);
+    const std::span<const std::byte> tail = memory_nodes_.TailOf(pool);
+    const auto is_hint = [&](size_t at) {
+      const size_t in_chunk = at % plan_.chunk_bytes;
+      kvs::ChunkWord chunk;
+      std::memcpy(&chunk, &tail[kvs::ChunkWordOffset(at / plan_.chunk_bytes)], sizeof(chunk));
+      return at == kvs::kMoverOffset || (chunk.kind() == kvs::ChunkKind::kTables &&
+                                         in_chunk % geometry.bytes() == offsetof(kvs::SubtableHeader, lock));
+    };
+    for (const NodeId node : chain) {
+      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node);
+      // The superblock tells whose it is, and has hints.
+      for (size_t at = sizeof(kvs::Superblock); at < tail.size(); at += sizeof(uint64_t)) {
+        if (std::memcmp(&memory[at], &tail[at], sizeof(uint64_t)) == 0 || is_hint(at)) continue;
+        return Violation("replica", "memory node " + std::to_string(node) + " differs from the tail, " +
+                                        std::to_string(chain.back()) + ", at " + std::to_string(at));
+      }
+    }
+  }
 }
 
 void Simulation::CloseTheDead() {
-  for (ClientState& state : clients_) state.client.reset();
+  for (ClientState& state : clients_) {
+    if (state.client != nullptr) Trace("client %u, of a dead process, is closed", state.number);
+    state.client.reset();
+  }
   for (Process& process : processes_) process.store.reset();
-  pools_.clear();
-  memory_nodes_.clear();
+  memory_nodes_.Close();
   if (kvs::internal::LiveFrames() != 0) {
     Violation("leak", std::to_string(kvs::internal::LiveFrames()) + " coroutine frames are left");
   }
@@ -200,10 +256,12 @@ void Simulation::Count() {
     counts.blocks_retired += stats.blocks_retired;
     counts.blocks_reused += stats.blocks_reused;
   }
-  if (!pools_.empty()) {
-    kvs::HomeArea home;
-    std::memcpy(&home, pools_.front()->bytes().data() + kvs::kHomeAreaOffset, sizeof(home));
-    counts.epochs = home.epoch;
+  if (!memory_nodes_.closed()) {
+    counts.epochs = memory_nodes_.Home().epoch;
+    if (memory_nodes_.mirrored()) {
+      ++counts.mirrored_runs;
+      counts.views = memory_nodes_.configuration().number - 1;
+    }
   }
   const krcore::rnic::sim::WorldStats& stats = world_.stats();
   counts.verbs = stats.verbs;

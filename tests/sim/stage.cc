@@ -7,7 +7,6 @@
 #include <span>
 
 #include "kvs/layout/pool.h"
-#include "kvs/memory/join.h"
 #include "tests/kvs/pool_check.h"
 
 namespace surgekv_sim {
@@ -49,38 +48,25 @@ Stage::Stage(const StageOptions& options)
       multi_get_(options.multi_get),
       breaks_(options.breaks),
       world_({.fabric = kFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
-      history_(AllNames()) {
+      history_(AllNames()),
+      memory_nodes_(world_) {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
-  for (krcore::NodeId id = 1; id <= options.memory_nodes; ++id) {
-    krcore::NodeOptions node;
-    node.rnic = "sim";
-    node.fabric = kFabric;
-    node.node = id;
-    node.create_fabric = id == 1;
-    node.clock = &world_.clock();
-    memory_nodes_.push_back(krcore::Node::Open(node).value());
-    krcore::RegionOptions region;
-    region.length = size_t{4} << 20;
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
-    pools_.push_back(memory_nodes_.back()->CreateRegion(region).value());
-    if (id == 1) {
-      if (const Status hosted = memory_nodes_.back()->HostMetaServer(64); !hosted.ok()) std::abort();
-    }
-    kvs::HomeOptions home;
-    home.geometry.groups = options.groups;
-    home.initial_depth = options.initial_depth;
-    home.lease_ns = options.lease_ns != 0 ? options.lease_ns : kvs::kMaxLeaseNs;
-    home.chunk_bytes = size_t{1} << 16;
-    home.hash_seed = kHashSeed;
-    (void)JoinStore(*memory_nodes_.back(), *pools_.back(), home, krcore::Deadline::After(world_.clock(), 10 * kSecond))
-        .value();
-  }
+  MemoryNodesOptions nodes;
+  nodes.fabric = kFabric;
+  nodes.pools = options.memory_nodes;
+  nodes.replicas = options.replicas;
+  nodes.home_bytes = nodes.other_bytes = size_t{4} << 20;
+  nodes.home.geometry.groups = options.groups;
+  nodes.home.initial_depth = options.initial_depth;
+  nodes.home.lease_ns = options.lease_ns != 0 ? options.lease_ns : kvs::kMaxLeaseNs;
+  nodes.home.chunk_bytes = size_t{1} << 16;
+  nodes.home.hash_seed = kHashSeed;
+  if (const Status started = memory_nodes_.Start(nodes); !started.ok()) krcore::DieOfMissingValue(started);
 }
 
 Stage::~Stage() {
   actors_.clear();
-  pools_.clear();
+  memory_nodes_.Close();
 }
 
 uint32_t Stage::AddClient(uint32_t lanes) {
@@ -220,15 +206,7 @@ void Stage::Finish(uint32_t c) {
   }
 }
 
-const std::byte* Stage::At(kvs::GlobalAddress address) const {
-  return pools_[address.node - 1]->bytes().data() + address.offset;
-}
-
-kvs::HomeArea Stage::Home() const {
-  kvs::HomeArea home;
-  std::memcpy(&home, At({1, kvs::kHomeAreaOffset}), sizeof(home));
-  return home;
-}
+kvs::HomeArea Stage::Home() const { return memory_nodes_.Home(); }
 
 kvs::DirectoryEntry Stage::Entry(uint32_t index) const {
   uint64_t word = 0;
@@ -307,10 +285,15 @@ void Stage::Judge() {
   options.after_deaths = std::any_of(actors_.begin(), actors_.end(), [](const Actor& actor) { return actor.dead; });
   // Merges and maintenance may be under way while operations run; closing ends them.
   actors_.clear();
-  std::vector<surgekv_test::PoolImage> images;
-  for (size_t i = 0; i < pools_.size(); ++i) images.push_back({memory_nodes_[i]->id(), pools_[i]->bytes()});
-  const surgekv_test::PoolReport report = CheckPools(images, options);
+  const surgekv_test::PoolReport report = CheckPools(memory_nodes_.Images(0), options);
   if (!report.ok()) return Violation("pool", report.ToString());
+  for (uint32_t from_tail = 1; from_tail < memory_nodes_.LongestChain(); ++from_tail) {
+    const surgekv_test::PoolReport replica = CheckPools(memory_nodes_.Images(from_tail), options);
+    const std::string name = "the replicas " + std::to_string(from_tail) + " before the tail";
+    if (!replica.ok()) return Violation("replica", name + ":\n" + replica.ToString());
+    if (!options.after_deaths && !breaks_ && replica.contents != report.contents)
+      return Violation("replica", name + " have other contents");
+  }
   size_t present = 0;
   for (const uint32_t read : reads) {
     const OpRecord& record = history_[read];

@@ -21,6 +21,7 @@
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "tests/sim/history.h"
+#include "tests/sim/memory_nodes.h"
 
 namespace surgekv_sim {
 
@@ -28,9 +29,10 @@ struct StageOptions {
   uint64_t seed = 1;
   uint32_t initial_depth = 0;
   uint32_t groups = 2;  // of a subtable
-  uint32_t memory_nodes = 1;
+  uint32_t memory_nodes = 1;  // pools, if these are mirrored
+  uint32_t replicas = 1;      // of each pool
   bool multi_get = false;  // Gets are MultiGets of one key
-  bool breaks = false;     // queues break: operations may fail, and outcomes may be unknown
+  bool breaks = false;     // queues or memory nodes break: operations may fail, and outcomes may be unknown
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };
@@ -63,6 +65,11 @@ class Stage {
   void set_tempo(int64_t ns) { tempo_ns_ = ns; }
   void Wait(int64_t ns) { world_.RunUntil(world_.now_ns() + ns); }
 
+  // ---- memory nodes
+  const MemoryNodes& memory_nodes() const { return memory_nodes_; }
+  // The memory node dies, and nobody ever reaches its memory again.
+  void KillMemoryNode(krcore::NodeId node) { world_.Kill(node, 0); }
+
   // ---- operations. A key is a number.
   static std::string NameOf(uint32_t key);
   static const kvs::KeyHash& HashOf(uint32_t key);
@@ -83,7 +90,7 @@ class Stage {
   bool drained() const { return drained_; }                // a drain has ended with success
   uint64_t chunks_freed() const { return chunks_freed_; }  // by compactions that have ended
 
-  // ---- the memory, as it is now
+  // ---- the memory, as READs see it now
   kvs::HomeArea Home() const;
   kvs::DirectoryEntry Entry(uint32_t index) const;
   kvs::Slot SlotOf(kvs::GlobalAddress table, uint32_t slot) const;
@@ -117,14 +124,15 @@ class Stage {
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
   kvs::Task<void> Compact(uint32_t c);
   kvs::Task<void> Drain(uint32_t c, krcore::NodeId node);
-  const std::byte* At(kvs::GlobalAddress address) const;
+  const std::byte* At(kvs::GlobalAddress address) const {
+    return memory_nodes_.TailOf(address.node).data() + address.offset;
+  }
 
   const uint32_t groups_;
   const bool multi_get_, breaks_;
   krcore::rnic::sim::World world_;
   History history_;
-  std::vector<std::unique_ptr<krcore::Node>> memory_nodes_;
-  std::vector<std::unique_ptr<krcore::Region>> pools_;  // destroyed before their nodes
+  MemoryNodes memory_nodes_;
   std::deque<Actor> actors_;
   int64_t tempo_ns_ = 5'000;
   uint64_t chunks_freed_ = 0;
