@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/scenario_testing.h"
@@ -20,7 +21,7 @@ class HazardTest : public ::testing::Test {
   // Expects that each named mutant is noticed, and that what noticed it is fine without the mutation.
   static void ExpectNoticed(const std::vector<std::string>& mutants) {
     std::set<const Scenario*> scenarios;
-    std::set<uint64_t> seeds;
+    std::set<std::pair<uint64_t, uint32_t>> seeds;  // with the number of replicas
     for (const std::string& name : mutants) {
       const MutationInfo* info = FindMutation(name);
       ASSERT_NE(info, nullptr) << "no mutant " << name;
@@ -28,17 +29,18 @@ class HazardTest : public ::testing::Test {
         surgekv_sim::ExpectNoticed(*scenario, info->mutation);
         scenarios.insert(scenario);
       } else if (const uint64_t seed = NoticedBySeed(*info); seed != 0) {
-        seeds.insert(seed);
+        seeds.insert({seed, ReplicasFor(info->mutation)});
       }
     }
     for (const Scenario* scenario : scenarios) ExpectFine(*scenario);
-    for (const uint64_t seed : seeds) ExpectSeedFine(seed);
+    for (const auto& [seed, replicas] : seeds) ExpectSeedFine(seed, replicas);
   }
 
   // Returns the seed that noticed it, or 0.
   static uint64_t NoticedBySeed(const MutationInfo& mutant) {
     RunnerOptions options = OptionsOfTests();
     options.seeds = kBudget;
+    options.replicas = ReplicasFor(mutant.mutation);
     options.mutation = mutant.mutation;
     options.quiet = true;
     uint64_t runs = 0;
@@ -53,9 +55,10 @@ class HazardTest : public ::testing::Test {
     return noticed.seed;
   }
 
-  static void ExpectSeedFine(uint64_t seed) {
+  static void ExpectSeedFine(uint64_t seed, uint32_t replicas) {
     RunnerOptions options = OptionsOfTests();
     options.from = seed;
+    options.replicas = replicas;
     RunSeeds(options, [](const SeedResult& result) {
       EXPECT_EQ(result.run.violation, "") << "seed " << result.seed << "\n" << result.run.text;
       return true;
@@ -101,6 +104,12 @@ TEST_F(HazardTest, DirectoryGrowthWhileEntriesChange) {
     for (const kvs::Mutation mutation : scenario.catches) surgekv_sim::ExpectNoticed(scenario, mutation);
     ExpectFine(scenario);
   }
+}
+
+TEST_F(HazardTest, MirroredPools) {
+  ExpectNoticed({"read-head", "tail-first", "tail-before-middle", "no-help", "lost-hop-is-loss", "cas-at-head-only",
+                 "writes-to-head-only", "unknown-is-lost", "number-unchecked", "number-not-written",
+                 "posts-to-closed"});
 }
 
 TEST_F(HazardTest, UnknownOutcome) { ExpectNoticed({"unknown-is-failure", "unknown-is-success", "free-repeats"}); }

@@ -13,7 +13,8 @@
 
 DEFINE_uint64(seeds, 100, "runs");
 DEFINE_uint64(from, 1, "first seed");
-DEFINE_uint32(replicas, 0, "of each pool, 1 to 3; 0: as each seed says");
+DEFINE_uint32(replicas, 0,
+              "of each pool, 1 to 3; more than 1: mirrored pools, whose memory nodes die; 0: as each seed says");
 DEFINE_uint32(jobs, 0, "runs at a time; 0: one for each core");
 DEFINE_string(mutant, "", "takes one protection away (--list_mutants)");
 DEFINE_bool(mutants, false, "takes away one protection after the other, each until a scenario or a run notices");
@@ -72,7 +73,7 @@ int RunAll(kvs::Mutation mutation) {
   });
   std::printf("%lu seeds, %lu violations\n", runs, violations);
   int missing = 0;
-  const bool mirrored = FLAGS_replicas != 1;
+  const bool mirrored = FLAGS_replicas != 1, single = FLAGS_replicas < 2;
   const auto print = [&missing](uint64_t count, const char* what, bool required) {
     const bool misses = required && count == 0;
     std::printf("%14lu  %s%s\n", count, what, misses ? "   <-- did not happen" : "");
@@ -116,6 +117,7 @@ Noticed Notice(const MutationInfo& mutant) {
   }
   noticed.by = "random load";
   noticed.runs = 0;
+  if (FLAGS_replicas == 0) options.replicas = ReplicasFor(mutant.mutation);
   options.seeds = WhyHarmless(mutant.mutation) != nullptr ? kHarmlessSeeds : FLAGS_mutant_seeds;
   RunSeeds(options, [&](const SeedResult& result) {
     if (!result.run.violation.empty() && FLAGS_verbose) PrintViolation(result, options.replicas, mutant.name);

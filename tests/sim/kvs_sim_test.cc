@@ -26,6 +26,18 @@ TEST(KvsSim, AFewSeedsAreFine) {
   }
 }
 
+TEST(KvsSim, SeedsWithMirroredPoolsAreFineAndRepeat) {
+  for (const uint32_t replicas : {2u, 3u}) {
+    RunnerOptions options{.from = 1, .seeds = 3, .replicas = replicas, .jobs = 2};
+    const auto first = RunAll(options), again = RunAll(options);
+    for (const auto& [seed, result] : first) {
+      EXPECT_EQ(result.run.violation, "") << "seed " << seed << "\n" << result.run.text;
+      EXPECT_EQ(result.run.digest, again.at(seed).run.digest) << "seed " << seed;
+      EXPECT_EQ(result.run.counts.mirrored_runs, 1u);
+    }
+  }
+}
+
 TEST(KvsSim, ASeedGivesTheSameRunAgain) {
   const auto first = RunAll({.from = 7, .seeds = 2, .jobs = 1}), again = RunAll({.from = 7, .seeds = 2, .jobs = 2});
   ASSERT_EQ(first.size(), 2u);

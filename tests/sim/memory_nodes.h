@@ -1,5 +1,5 @@
-// The memory nodes of a simulated store: one for each pool, or, if its pools are mirrored, one for each replica. It also
-// tells which replicas count now, and shows what is in their memory.
+// The memory nodes of a simulated store: one for each pool, or, if its pools are mirrored, one for each replica. It
+// also tells which replicas count now, and shows what is in their memory.
 //
 // Thread safety: one thread.
 #ifndef TESTS_SIM_MEMORY_NODES_H_
@@ -24,10 +24,10 @@ namespace surgekv_sim {
 struct MemoryNodesOptions {
   std::string fabric;
   uint32_t pools = 1;
-  uint32_t replicas = 1;           // of each pool
-  size_t home_bytes = 0;           // of the first pool
-  size_t other_bytes = 0;          // of the others
-  uint32_t rc_peers = 0;           // as krcore::NodeOptions
+  uint32_t replicas = 1;   // of each pool
+  size_t home_bytes = 0;   // of the first pool
+  size_t other_bytes = 0;  // of the others
+  uint32_t rc_peers = 0;   // as krcore::NodeOptions
   kvs::HomeOptions home;
 };
 
@@ -75,9 +75,7 @@ class MemoryNodes {
   // Has no pool, and never dies: it hosts the metadata server.
   static constexpr krcore::NodeId kObserver = 100;
 
-  size_t IndexOf(krcore::NodeId node) const {
-    return size_t{PoolOf(node) - 1} * options_.replicas + node / kIdsApart;
-  }
+  size_t IndexOf(krcore::NodeId node) const { return size_t{PoolOf(node) - 1} * options_.replicas + node / kIdsApart; }
   krcore::Result<std::unique_ptr<krcore::Node>> Open(krcore::NodeId id, bool first) const;
 
   krcore::rnic::sim::World& world_;

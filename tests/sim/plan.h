@@ -19,18 +19,18 @@ enum class Storm : uint8_t {
 };
 
 enum class FaultKind : uint8_t {
-  kKill,           // a process, before or after its n-th verb from now on
-  kPause,          // a client is not polled for a while
-  kPauseSplitter,  // ... one that is in the middle of a split, or else the next one that is
-  kPauseAll,       // no client of a process is polled for a while
-  kStall,          // doorbells of a process ring late
-  kBreakQueues,    // of one process to one memory node
-  kBreakNode,      // of all processes to one memory node
-  kArrive,         // a new process, or a new client of a living one
-  kLeave,          // a client ends
-  kCompact,        // a client gives memory back, while the others run
-  kDrain,          // a client empties a pool; if it succeeds, the pool's memory is lost
-  kKillMemoryNode, // a replica of a mirrored pool that has another one
+  kKill,            // a process, before or after its n-th verb from now on
+  kPause,           // a client is not polled for a while
+  kPauseSplitter,   // ... one that is in the middle of a split, or else the next one that is
+  kPauseAll,        // no client of a process is polled for a while
+  kStall,           // doorbells of a process ring late
+  kBreakQueues,     // of one process to one memory node
+  kBreakNode,       // of all processes to one memory node
+  kArrive,          // a new process, or a new client of a living one
+  kLeave,           // a client ends
+  kCompact,         // a client gives memory back, while the others run
+  kDrain,           // a client empties a pool; if it succeeds, the pool's memory is lost
+  kKillMemoryNode,  // a replica of a mirrored pool that has another one
 };
 inline constexpr uint32_t kFaultKinds = 12;
 const char* FaultName(FaultKind kind);

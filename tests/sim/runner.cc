@@ -47,7 +47,8 @@ void WriteAll(int fd, const void* data, size_t bytes) {
     (void)dup2(null, STDERR_FILENO);
   }
   kvs::active_mutation = options.mutation;
-  const RunResult result = options.run ? options.run(seed) : RunSimulation(MakePlan(seed, options.replicas), options.trace);
+  const RunResult result =
+      options.run ? options.run(seed) : RunSimulation(MakePlan(seed, options.replicas), options.trace);
   Header header{};
   header.digest = result.digest;
   header.counts = result.counts;
@@ -165,6 +166,9 @@ const char* WhyHarmless(kvs::Mutation mutation) {
     default: return nullptr;
   }
 }
+
+// Those of mirrored pools are the last group. Some need a replica between head and tail.
+uint32_t ReplicasFor(kvs::Mutation mutation) { return mutation >= kvs::Mutation::kReadHead ? 3 : 0; }
 
 const MutationInfo* FindMutation(std::string_view name) {
   for (const MutationInfo& info : Mutations()) {

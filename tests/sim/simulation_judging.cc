@@ -160,9 +160,8 @@ void Simulation::CheckPool() {
   if (memory_nodes_.mirrored()) CheckReplicas(report);
 }
 
-// A CAS goes from the head to the tail. If its client stopped before the end, or a queue broke, the word stays behind
-// at the tail until somebody changes it. (Only one's own CAS: who loses a CAS at the head helps, but who reads at the
-// tail sees nothing of it.)
+// A CAS goes from the head to the tail. If its client stopped before the end, or a queue broke, the word is behind at
+// the tail until somebody tries to change it, who then helps.
 bool Simulation::MayLag() const {
   return world_.stats().broken > 0 || std::ranges::any_of(clients_, [](const ClientState& client) {
            return !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
@@ -172,10 +171,11 @@ bool Simulation::MayLag() const {
 void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
   for (uint32_t from_tail = 1; Fine() && from_tail < memory_nodes_.LongestChain(); ++from_tail) {
     const std::string name = "the replicas " + std::to_string(from_tail) + " before the tail";
-    ++result_.counts.replicas_compared;
     const surgekv_test::PoolReport report = MemoryReport(from_tail);
     if (!report.ok()) return Violation("replica", name + ":\n" + report.ToString());
-    if (MayLag() || report.contents == tails.contents) continue;
+    if (MayLag()) continue;
+    ++result_.counts.replicas_compared;
+    if (report.contents == tails.contents) continue;
     for (const auto& [key, value] : tails.contents) {
       const auto found = report.contents.find(key);
       if (found == report.contents.end()) return Violation("replica", name + " lack " + key);
@@ -183,7 +183,9 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
     }
     return Violation("replica", name + " have more keys than the tails");
   }
-  if (Undisturbed()) CheckBytes();
+  if (!Fine() || !Undisturbed()) return;
+  ++result_.counts.equal_replicas;
+  CheckBytes();
 }
 
 bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0; }
