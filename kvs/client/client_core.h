@@ -47,6 +47,8 @@ class ClientCore final : public Client {
     epochs_.observer.SawUnchanged(index, entry, since_ns);
   }
   ~ClientCore() override;
+  // For tests. Null: the store's pools are not mirrored.
+  Views* views() { return views_.get(); }
 
   Status Get(std::string_view key, std::string* value) override;
   Status Put(std::string_view key, std::string_view value) override;

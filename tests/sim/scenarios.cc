@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/sim/memory_scenarios.h"
+#include "tests/sim/mirror_scenarios.h"
 #include "tests/sim/script.h"
 
 namespace surgekv_sim {
@@ -481,8 +482,7 @@ std::span<const Scenario> Scenarios() {
          DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
     };
-    const std::vector<Scenario> memory = MemoryScenarios();
-    all.insert(all.end(), memory.begin(), memory.end());
+    for (const auto& others : {MemoryScenarios(), MirrorScenarios()}) all.insert(all.end(), others.begin(), others.end());
     return all;
   }();
   return kAll;
