@@ -13,10 +13,10 @@ using krcore::Completion;
 using krcore::WcStatus;
 
 void Batch::AddLater(krcore::NodeId node, Verb verb) {
-  if (connections_->mirrored()) return AddMirrored(node, verb, Word::kAnyones, nullptr);
+  if (connections_->mirrored()) return AddNoted(node, verb);
   if (Stale()) return Discarded(node, 1);
   if (!connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
-  at_once_ = false;
+  at_once_ = AtOnce::kNo;
   late_.push_back({verb, node, connections_->peers_[node & 0xff].life});
 }
 
@@ -164,7 +164,7 @@ bool Connections::ReachAgain(krcore::NodeId memory_node) {
 
 void Connections::EndPart(RunQueue& run_queue, Batch& batch) {
   if (--batch.pending_ != 0) return;
-  if (!batch.mirrored_.empty()) [[unlikely]] {
+  if (batch.in_rounds_) [[unlikely]] {
     batch.pending_ = 1;
     going_on_.push_back(&batch);
     return;

@@ -143,6 +143,8 @@ class Batch {
   // ---- mirrored pools (mirrored_batch.cc)
   void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers,
                    MirroredVerb::At at = MirroredVerb::At::kTail);
+  void Begin();
+  void AddNoted(krcore::NodeId pool, const Verb& verb);
   // Posts what can be posted now. False: nothing, because all is done or lost.
   bool PostRound();
   // Takes what a round has brought, and goes on. False: all is done or lost.
@@ -165,6 +167,7 @@ class Batch {
     if (outcome_ == Outcome::kOk) failed_nodes_.clear();
     if (!FailedAt(node)) failed_nodes_.push_back(node);
     outcome_ = outcome;
+    in_rounds_ = at_once_ == AtOnce::kNoted || !mirrored_.empty();
   }
   void Discarded(krcore::NodeId node, uint32_t verbs) {
     discarded_ += verbs;
@@ -174,6 +177,7 @@ class Batch {
   inline bool EndAdding();
   Outcome TakeOutcome() {
     size_ = 0;
+    if (at_once_ == AtOnce::kNoted) noted_.clear();
     return outcome_;
   }
   // Hands on what waits for room, as far as completions have made some. The rest goes on waiting.
@@ -196,13 +200,22 @@ class Batch {
   uint64_t began_ = 0;  // the number of the configuration in use when it was renewed
   uint32_t hint_every_ = Outbox::kHintEvery;
   bool of_operation_ = false;
-  bool at_once_ = false;  // verbs go to outboxes as they are added: the batch is not stale, and none waits for room
+  // Whether verbs go to outboxes as they are added. They do as long as the batch is not stale and none waits for room.
+  // Where pools are mirrored, READs do as long as there was nothing else, and are noted.
+  enum class AtOnce : uint8_t { kNo, kYes, kNoted } at_once_ = AtOnce::kNo;
+  bool in_rounds_ = false;  // it has something in mirrored_, or will have
   Outcome outcome_ = Outcome::kOk;
   std::vector<krcore::NodeId> failed_nodes_;  // meaningful unless outcome_ is kOk
   int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
   std::vector<Late> late_;  // in order: all that was added after the first of them waits too
-  std::vector<MirroredVerb> mirrored_;  // where pools are mirrored: all verbs, in order
+  // Where pools are mirrored: READs that went to the tails when they were added; and all that is not done then, in order.
+  struct Noted {
+    Verb verb;
+    krcore::NodeId pool, node;
+  };
+  std::vector<Noted> noted_;
+  std::vector<MirroredVerb> mirrored_;
   int64_t waits_since_ns_ = 0;          // since when nothing can be posted; 0: it is not so
 };
 
@@ -389,12 +402,14 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
     discarded_ = 0;
     pending_ = 1;  // the batch's own part, so that it does not end before it runs
     sample_from_ns_ = 0;
-    at_once_ = !Stale() && !connections_->mirrored();
+    at_once_ = Stale() ? AtOnce::kNo : connections_->mirrored() ? AtOnce::kNoted : AtOnce::kYes;
   }
   size_ += static_cast<uint32_t>(kCount);
-  Connections::Peer* const peer = at_once_ ? connections_->PeerWithRoom(node, this, kCount) : nullptr;
-  if (peer != nullptr) [[likely]]
-    return Connections::Add(*this, *peer, verbs);
+  if (at_once_ == AtOnce::kYes) [[likely]] {
+    Connections::Peer* const peer = connections_->PeerWithRoom(node, this, kCount);
+    if (peer != nullptr) [[likely]]
+      return Connections::Add(*this, *peer, verbs);
+  }
   for (const Verb& verb : verbs) AddLater(node, verb);
 }
 
@@ -438,7 +453,7 @@ inline bool Batch::EndAdding() {
     outcome_ = Outcome::kOk;
     return true;
   }
-  if (!mirrored_.empty()) [[unlikely]]
+  if (in_rounds_) [[unlikely]]
     return !PostRound();
   connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
   if (connections_->stats_.round_trips++ % RoundTripEstimate::kSampleEvery == 0) [[unlikely]]

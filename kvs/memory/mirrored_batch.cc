@@ -79,14 +79,34 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 // ---- one batch
 
-void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, MirroredVerb::At at) {
-  if (mirrored_.empty()) {
-    outcome_ = Outcome::kOk;
-    discarded_ = 0;
-    sample_from_ns_ = 0;
-    waits_since_ns_ = 0;
+void Batch::Begin() {
+  outcome_ = Outcome::kOk;
+  discarded_ = 0;
+  pending_ = 1;
+  sample_from_ns_ = 0;
+  at_once_ = Stale() ? AtOnce::kNo : AtOnce::kNoted;
+}
+
+// A READ goes to the tail at once if nothing that has to be done before is in the way. (Add has counted it.)
+void Batch::AddNoted(NodeId pool, const Verb& verb) {
+  const PoolChain* const chain = connections_->views_->Find(pool);
+  if (at_once_ == AtOnce::kNoted && !in_rounds_ && verb.opcode == Opcode::kRead && chain != nullptr && !chain->closed &&
+      !Mutated(Mutation::kReadHead)) {
+    Connections::Peer& peer = connections_->peers_[chain->tail().node];
+    if (peer.connected && connections_->HasRoom(peer, this, 1)) {
+      Connections::Add<1>(*this, peer, {verb});
+      noted_.push_back({verb, pool, chain->tail().node});
+      return;
+    }
   }
-  size_ = static_cast<uint32_t>(mirrored_.size()) + 1;
+  --size_;
+  AddMirrored(pool, verb, Word::kAnyones, nullptr);
+}
+
+void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, MirroredVerb::At at) {
+  if (size_ == 0) Begin();
+  ++size_;
+  in_rounds_ = true;
   MirroredVerb& mirrored = mirrored_.emplace_back();
   mirrored.verb = verb;
   mirrored.pool = pool;
@@ -204,9 +224,7 @@ void Batch::EndVerb(MirroredVerb& mirrored, MirroredVerb::State state) {
 bool Batch::PostRound() {
   using State = MirroredVerb::State;
   using Phase = MirroredVerb::Phase;
-  outcome_ = Outcome::kOk;
-  pending_ = 1;
-  bool left = false, posted = false;
+  bool left = false;
   std::bitset<krcore::kMaxMemoryNode + 1> held;    // pools to which nothing more is posted in this round
   std::bitset<krcore::kMaxMemoryNode + 1> before;  // pools with a CAS that READs behind it have to wait for
   const Views& views = *connections_->views_;
@@ -245,7 +263,6 @@ bool Batch::PostRound() {
         continue;
       }
       if (reached == Connections::Reached::kYes && PostHop(mirrored)) {
-        posted = true;
         if (mirrored.is_cas() && (copies || (mirrored.phase == Phase::kHop && mirrored.hop + 1 < chain->length))) {
           before[mirrored.pool & 0xff] = true;
         }
@@ -256,13 +273,13 @@ bool Batch::PostRound() {
     left = true;
     if (mirrored.is_cas()) before[mirrored.pool & 0xff] = true;
   }
-  if (posted) {
+  if (--pending_ > 0) {
     ++connections_->stats_.round_trips;
     connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
-    --pending_;
     return true;
   }
   if (left) {
+    pending_ = 1;
     if (waits_since_ns_ == 0) waits_since_ns_ = connections_->clock_.NowNs();
     connections_->going_on_.push_back(this);
     return true;
@@ -280,6 +297,13 @@ void Batch::TakeRound() {
   using State = MirroredVerb::State;
   using Phase = MirroredVerb::Phase;
   bool asked_lease = false, holds_lease = true, any_done = false, any_failed = false;
+  // READs that were lost with their tail are asked again, all of them, so that they come in order.
+  for (const Noted& noted : noted_) {
+    if (outcome_ == Outcome::kOk || !FailedAt(noted.node)) continue;
+    AddMirrored(noted.pool, noted.verb, Word::kAnyones, nullptr);
+    --size_;
+  }
+  noted_.clear();
   for (MirroredVerb& mirrored : mirrored_) {
     if (mirrored.state != State::kPosted) continue;
     const auto failed_at = [this](const Replica& replica) { return FailedAt(replica.node); };
@@ -320,6 +344,7 @@ void Batch::TakeRound() {
     if (mirrored.state != State::kOpen) EndVerb(mirrored, mirrored.state);
   }
   // Rounds that only fail, or are discarded, count as waiting: without a lease no round does anything else.
+  outcome_ = Outcome::kOk;
   if (any_done) waits_since_ns_ = 0;
   if (any_failed && waits_since_ns_ == 0) waits_since_ns_ = connections_->clock_.NowNs();
 }
@@ -344,6 +369,9 @@ void Batch::EndMirrored() {
   }
   if (outcome_ != Outcome::kOk && changed_nothing && Stale()) outcome_ = Outcome::kFenced;
   mirrored_.clear();
+  noted_.clear();
+  in_rounds_ = false;
+  waits_since_ns_ = 0;
   pending_ = 0;
 }
 
