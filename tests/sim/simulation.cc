@@ -48,6 +48,7 @@ RunResult Simulation::Run() {
   if (Fine()) StartClients();
   if (Fine()) Load();
   if (Fine()) Drain();
+  if (Fine()) AwaitReplicas();
   if (Fine()) ReadAll();
   if (Fine()) CheckEntries();
   Count();
@@ -211,6 +212,9 @@ void Simulation::Step() {
     Arrive();
     return;
   }
+  if (Joiner* const joiner = NextJoiner(); joiner != nullptr && joiner->step_at_ns < next->next_poll_ns) {
+    return StepJoiner(*joiner);
+  }
   world_.RunUntil(std::max(world_.now_ns(), next->next_poll_ns));
   PollMemoryNodes();
   Housekeep();
@@ -301,10 +305,11 @@ bool Simulation::CheckDeath(Process& process) {
 void Simulation::Died(Process& process) {
   process.dead = true;
   Trace("process %u is dead", process.number);
+  if (process.memory_node != krcore::kNoNode) JoinerDied(process);
 }
 
 void Simulation::Arrive() {
-  Process* process = Chance(0.5) ? AnyProcess(false) : nullptr;
+  Process* process = Chance(0.5) ? AnyProcess(false, false) : nullptr;
   if (process == nullptr) process = StartProcess();
   if (process == nullptr) return;
   if (StartClient(*process, plan_.lanes) != nullptr) ++result_.counts.arrivals;

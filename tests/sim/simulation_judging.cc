@@ -94,6 +94,9 @@ void Simulation::CloseSurvivors() {
   closing_ = true;
   housekeeper_.reset();
   housekeepers_store_.reset();
+  for (Joiner& joiner : joiners_) {
+    if (joiner.alive()) joiner.keeper.reset();
+  }
   for (ClientState& state : clients_) {
     if (state.alive()) Close(state);
   }
@@ -186,7 +189,9 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
   if (Undisturbed()) CheckBytes();
 }
 
-bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0; }
+bool Simulation::Undisturbed() const {
+  return !MayLag() && result_.counts.memory_node_deaths == 0 && joiners_.empty();
+}
 
 void Simulation::CheckBytes() {
   const kvs::SubtableGeometry geometry{.groups = plan_.groups};
@@ -201,7 +206,7 @@ void Simulation::CheckBytes() {
                                          in_chunk % geometry.bytes() == offsetof(kvs::SubtableHeader, lock));
     };
     for (const NodeId node : chain) {
-      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node);
+      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node, pool);
       // The superblock tells whose it is, and has hints.
       for (size_t at = sizeof(kvs::Superblock); at < tail.size(); at += sizeof(uint64_t)) {
         if (std::memcmp(&memory[at], &tail[at], sizeof(uint64_t)) == 0 || is_hint(at)) continue;
@@ -217,6 +222,7 @@ void Simulation::CloseTheDead() {
     if (state.client != nullptr) Trace("client %u, of a dead process, is closed", state.number);
     state.client.reset();
   }
+  joiners_.clear();
   for (Process& process : processes_) process.store.reset();
   memory_nodes_.Close();
   if (kvs::internal::LiveFrames() != 0) {
