@@ -156,7 +156,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
     if (std::exchange(mirrored.copy.is_large, false)) {
       const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(0).addr));
       mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
-      if (mirrored.copy.bytes > Connections::kCopyBytes) return;  // read anew, a whole piece
+      return;  // a large block is longer than what has been read: read it anew
     }
     mirrored.phase = Phase::kCopyWrite;
     return;
