@@ -55,10 +55,10 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
 
   bool entered_ = false;  // its pool is in the member list
 
-  // While it brings its memory up to date, or enters its pool. The task comes last, so that it is destroyed before its client.
+  // While it brings its memory up to date, or enters its pool. The client comes last: it ends the task.
   ReplicatorReport report_;
-  std::unique_ptr<Client> client_;
   std::optional<Task<Status>> task_;
+  std::unique_ptr<Client> client_;
 };
 
 void ReplicaKeeperCore::Look() {
