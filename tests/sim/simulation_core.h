@@ -54,7 +54,7 @@ struct Joiner {
   int64_t step_at_ns = 0;
   double speed = 1;
   kvs::ReplicaState state = kvs::ReplicaState::kSpare;  // as of its last step, as are these:
-  uint64_t passes = 0;
+  uint64_t passes = 0, words_pushed = 0;
   bool passed = false;  // it has begun a pass since it became a learner
 
   bool alive() const { return !process->dead; }
@@ -142,6 +142,8 @@ class Simulation {
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
+  // Whether the operation may have waited for other views until it gave up.
+  bool MayHaveWaited(const OpRecord& record) const;
   // Whether the outcome of the operation may be unknown though no queue broke.
   bool MayLoseAnswer(const OpRecord& record) const;
   std::string InFlight() const;

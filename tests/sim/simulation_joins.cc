@@ -61,6 +61,8 @@ void Simulation::StepJoiner(Joiner& joiner) {
     joiner.passed = true;
   }
   joiner.passes = stats.passes;
+  counts.words_pushed += stats.words_pushed - joiner.words_pushed;
+  joiner.words_pushed = stats.words_pushed;
   if (stats.state != joiner.state) {
     Trace("memory node %u is now a %s, of pool %u", joiner.process->memory_node,
           std::string(ReplicaStateName(stats.state)).c_str(), stats.pool);
