@@ -70,6 +70,13 @@ void ReplicaKeeperCore::Look() {
   const bool stays = !read->active && std::exchange(pending_, read->number) == read->number;
   if (stays && MakeClient()) client_.reset();
   if (stays) return;
+  const auto is_dead = [this](const Replica& replica) {
+    return store_.node().IsConfirmedDead(replica.node, replica.incarnation);
+  };
+  if (Configuration next = *read; read->active && next.RemoveDeadPool(is_dead)) {
+    (void)Set(next, version);
+    return;
+  }
   const bool was_used = stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
   stats_.is_home = false;
   for (const PoolView& view : read->pools) {

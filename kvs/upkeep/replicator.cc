@@ -74,7 +74,13 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     ++report_->passes;
     report_->tables = 0;
     const Step swept = co_await Sweep(pool);
-    if (swept != Step::kOk) continue;
+    if (swept != Step::kOk) {
+      const auto is_dead = [this](const Replica& replica) {
+        return common_.node.IsConfirmedDead(replica.node, replica.incarnation);
+      };
+      (void)views->Change([&](Configuration& next) { return next.RemoveDeadPool(is_dead); });
+      continue;
+    }
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
