@@ -101,9 +101,9 @@ class Simulation {
 
   void StartMemoryNodes();
   void StartClients();
-  krcore::Result<std::unique_ptr<kvs::Store>> OpenStore();
+  krcore::Result<std::unique_ptr<kvs::Store>> OpenStore(int64_t timeout_ns = kOperationTimeoutNs);
   // Returns null if it could not connect, which only broken queues excuse.
-  Process* StartProcess();
+  Process* StartProcess(int64_t timeout_ns = kOperationTimeoutNs);
   ClientState* StartClient(Process& process, uint32_t lanes);
   kvs::ClientEntry EntryAt(uint32_t index) const;
   // Returns the entries of the process's clients in the store's table, in order.
@@ -180,6 +180,9 @@ class Simulation {
   void JoinerDied(Process& process);
   // The memory node of a process that is going to be killed.
   NodeId DoomedMemoryNode() const;
+  // Whether a learner is about to become the tail, which its process alone can decide. Whoever opens the store waits for
+  // that, and while a call blocks nobody else does anything.
+  bool PromotionPending() const;
   // Notices a promotion that was given up.
   void WatchViews();
   // In peace, waits until each pool in use has all the replicas that it can have.
@@ -227,6 +230,9 @@ class Simulation {
   std::deque<Process> processes_;
   std::deque<ClientState> clients_;
   std::deque<Joiner> joiners_;
+  bool waits_for_replicas_ = false;
+  bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
+  std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
   kvs::Configuration watched_;
   std::vector<uint32_t> final_reads_;
 

@@ -62,6 +62,10 @@ void Simulation::CountPause(int64_t duration_ns) {
 }
 
 void Simulation::Inject(const Fault& fault) {
+  if ((fault.kind == FaultKind::kArrive || fault.kind == FaultKind::kJoin) && PromotionPending()) {
+    deferred_.push_back(fault);
+    return;
+  }
   Trace("fault: %s", FaultName(fault.kind));
   switch (fault.kind) {
     case FaultKind::kKill: {

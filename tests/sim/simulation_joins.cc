@@ -10,6 +10,8 @@ namespace {
 // In peace: a view that somebody does not acknowledge takes 1.5 leases, a dead process's verbs a second, and several
 // learners may come one after the other.
 constexpr int64_t kAwaitReplicasNs = 30 * kSecond;
+// All clients stand still while a joiner's call blocks, and its process may die in that call.
+constexpr int64_t kJoinersTimeoutNs = 4 * kSecond;
 constexpr int64_t kTouchNs = 20 * kMs;  // how often somebody writes meanwhile, so that dead replicas are noticed
 constexpr uint64_t kNever = uint64_t{1} << 62;
 
@@ -22,7 +24,7 @@ void Simulation::Join(const Fault& fault) {
     if (!plan_.queues_break) Violation("setup", "a memory node that joins: " + joined.status().ToString());
     return;
   }
-  Process* const process = StartProcess();
+  Process* const process = StartProcess(kJoinersTimeoutNs);
   if (process == nullptr) return;
   process->memory_node = joined->node->id();
   Trace("memory node %u joins, with process %u", process->memory_node, process->number);
@@ -50,6 +52,10 @@ Joiner* Simulation::NextJoiner() {
 
 void Simulation::StepJoiner(Joiner& joiner) {
   world_.RunUntil(std::max(world_.now_ns(), joiner.step_at_ns));
+  if (joiner.state != kvs::ReplicaState::kLearner && PromotionPending()) {
+    joiner.step_at_ns = world_.now_ns() + kMs;
+    return;
+  }
   const int64_t next_ns = joiner.keeper->Step();
   joiner.step_at_ns = world_.now_ns() + 50 +
                       static_cast<int64_t>(static_cast<double>(next_ns) * joiner.speed *
@@ -98,6 +104,13 @@ NodeId Simulation::DoomedMemoryNode() const {
     if (process.memory_node != krcore::kNoNode && process.doomed && !process.dead) return process.memory_node;
   }
   return krcore::kNoNode;
+}
+
+bool Simulation::PromotionPending() const {
+  if (joiners_.empty()) return false;
+  const kvs::Configuration now = memory_nodes_.configuration();
+  if (now.active || now.promoted == krcore::kNoNode) return false;
+  return !memory_nodes_.IsDead(now.Find(now.promoted)->chain.back().node);
 }
 
 void Simulation::WatchViews() {
@@ -150,10 +163,12 @@ void Simulation::AwaitReplicas() {
     world_.KillAtVerb(process.store->node().id(), kNever, true, 0);
     process.doomed = false;
   }
+  deferred_.clear();
   for (Joiner& joiner : joiners_) joiner.step_at_ns = std::min(joiner.step_at_ns, world_.now_ns());
   const int64_t begun_ns = progress_ns_ = world_.now_ns();
   int64_t touch_at_ns = begun_ns;
-  tempo_ns_ = 100 * kUs;
+  tempo_ns_ = 500 * kUs;
+  waits_for_replicas_ = true;
   while (Fine()) {
     if (world_.now_ns() >= touch_at_ns) {
       const std::string lacking = Lacking();
@@ -168,6 +183,7 @@ void Simulation::AwaitReplicas() {
     }
     Step();
   }
+  waits_for_replicas_ = false;
   if (Fine()) Drain();
 }
 

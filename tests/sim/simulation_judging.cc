@@ -122,7 +122,7 @@ surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
 // again with another block, and meets its INS only if it has to insert once more in the same table: not if another
 // client has put the key meanwhile. All other clients end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (world_.stats().broken > 0) return true;  // the verb that would have ended it may have broken, whoever posted it
+  if (world_.stats().broken > 0 || any_gave_up_) return true;  // the verb that would have ended it may have broken, whoever posted it
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
@@ -167,7 +167,7 @@ void Simulation::CheckPool() {
 // at the tail until somebody changes it. (Only one's own CAS: who loses a CAS at the head helps, but who reads at the
 // tail sees nothing of it.)
 bool Simulation::MayLag() const {
-  return world_.stats().broken > 0 || std::ranges::any_of(clients_, [](const ClientState& client) {
+  return world_.stats().broken > 0 || any_gave_up_ || std::ranges::any_of(clients_, [](const ClientState& client) {
            return !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
          });
 }

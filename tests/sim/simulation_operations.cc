@@ -174,6 +174,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
     case StatusCode::kUnavailable:
       allowed = plan_.queues_break || MayHaveWaited(record);
       ++counts.unavailable;
+      any_gave_up_ |= MayHaveWaited(record);
       // The client does not try to reach the node for a while, so that others go on and time passes.
       clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
       if (Chance(0.2)) SlowDown(60 * kMs);
