@@ -247,7 +247,16 @@ bool Batch::PostRound() {
         EndVerb(mirrored, State::kDone);
         continue;
       }
-      waits = (views.closed_to_new() && !mirrored.under_way) || !BeginCopy(mirrored);
+      if (views.closed_to_new() && !mirrored.under_way) {
+        waits = true;
+        // Those that are under way may have to copy before they can end.
+        if (connections_->copying_ == &mirrored) {
+          connections_->copying_ = nullptr;
+          mirrored.phase = mirrored.behind_copy;
+        }
+      } else {
+        waits = !BeginCopy(mirrored);
+      }
       if (mirrored.state == State::kLost) continue;
     }
     const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
