@@ -102,7 +102,7 @@ class ClientCore final : public Client {
   // Returns whether anything runs that no call waits for: what was spawned, or work of the client's own.
   bool HasOwnWork() const {
     return spawned_ > 0 || upkeep_.maintenance.running() || table_.workbench.in_background() ||
-           epochs_.room.running > 0;
+           epochs_.room.running > 0 || upkeep_.replicator.running();
   }
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);

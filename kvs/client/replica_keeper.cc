@@ -54,17 +54,29 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   ReplicaKeeperStats stats_;
 
   bool entered_ = false;  // its pool is in the member list
+  uint64_t pending_ = 0;  // the view that was pending at the last look
 
-  // While it brings its memory up to date, or enters its pool. The task comes last, so that it is destroyed before its client.
+  // While it brings its memory up to date, or enters its pool. The client comes last: it ends the task.
   ReplicatorReport report_;
-  std::unique_ptr<Client> client_;
   std::optional<Task<Status>> task_;
+  std::unique_ptr<Client> client_;
 };
 
 void ReplicaKeeperCore::Look() {
   uint64_t version = 0;
   const Result<Configuration> read = ReadConfiguration(store_.node(), Soon(), &version);
   if (!read.ok()) return;
+  // A change of views of which no client knows, because who began it is dead or has no client, goes on with one.
+  const bool stays = !read->active && std::exchange(pending_, read->number) == read->number;
+  if (stays && MakeClient()) client_.reset();
+  if (stays) return;
+  const auto is_dead = [this](const Replica& replica) {
+    return store_.node().IsConfirmedDead(replica.node, replica.incarnation);
+  };
+  if (Configuration next = *read; read->active && next.RemoveDeadPool(is_dead)) {
+    (void)Set(next, version);
+    return;
+  }
   const bool was_used = stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
   stats_.is_home = false;
   for (const PoolView& view : read->pools) {

@@ -107,6 +107,13 @@ bool Configuration::RemovePool(krcore::NodeId pool) {
   return Begin(*this);
 }
 
+bool Configuration::RemoveDeadPool(const std::function<bool(const Replica&)>& is_dead) {
+  for (const PoolView& view : pools) {
+    if (!view.in_use && std::ranges::all_of(view.chain, is_dead)) return RemovePool(view.pool);
+  }
+  return false;
+}
+
 std::vector<std::byte> Encode(const Configuration& configuration) {
   std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home, configuration.replicas,
                                  configuration.promoted, configuration.pools.size()};

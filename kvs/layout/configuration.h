@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -70,6 +71,8 @@ struct Configuration {
   // A pool with one replica comes, of the lowest id that is free, or goes, if it is not in use.
   bool AddPool(uint64_t bytes, const Replica& replica);
   bool RemovePool(krcore::NodeId pool);
+  // Such a pool goes whose replicas are all dead, as `is_dead` says: nobody can join it any more.
+  bool RemoveDeadPool(const std::function<bool(const Replica&)>& is_dead);
 
  private:
   bool Begin(Configuration next);

@@ -20,7 +20,8 @@ namespace kvs {
 // that word there. A hint is one's own, but nobody has to know whether it was ever in place: the CAS counts as lost, too.
 //
 // What the word names must be at a learner before the word is: who pushes a slot's word that another client has put in
-// place copies its block, and who puts a word of its own in place whatever that names.
+// place copies its block, and who puts a word of its own in place whatever that names. The latter was perhaps written
+// before there was the learner, which may be the tail by now: so it is copied to all replicas that have come since.
 enum class Word : uint8_t { kAnyones, kHint, kOwn, kAnyonesSlot, kOwnSlot, kOwnEntry };
 constexpr bool IsOwn(Word word) { return word == Word::kOwn || word == Word::kOwnSlot || word == Word::kOwnEntry; }
 constexpr bool IsSlot(Word word) { return word == Word::kAnyonesSlot || word == Word::kOwnSlot; }
@@ -32,6 +33,7 @@ struct PoolChain {
   uint64_t bytes = 0;    // of the pool
   Replica learner;
   uint64_t learner_since = 0;  // the number of the first configuration with this learner
+  std::array<uint64_t, kMaxReplicas> replica_since{};  // by replica: that of the first one with it, as a learner or not
   uint64_t since = 0;    // the number of the first configuration with this chain and learner
   bool closed = false;   // nothing is posted: a replica is suspected, or a new view is not active yet
   bool changes = false;  // a configuration is known in which it has another chain or learner
@@ -92,7 +94,8 @@ struct MirroredVerb {
   // What is being copied to its learner, and how far that has come.
   NamedMemory copy;
   uint64_t copied_bytes = 0;
-  uint64_t copy_since = 0;  // the learner's
+  bool copies_own = false;  // it is memory of one's own word
+  uint64_t copy_since = 0;  // of the chain to which it is copied
   uint64_t copied_word = 0;  // what this word names has been copied; 0, which names nothing: no word
   Phase behind_copy = Phase::kHop;
 

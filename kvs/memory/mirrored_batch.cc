@@ -63,10 +63,17 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
   }
   switch (mirrored->phase) {
     case MirroredVerb::Phase::kPush:
-    case MirroredVerb::Phase::kPushAgain:
-    case MirroredVerb::Phase::kCopyWrite: return at(chain.learner);
-    case MirroredVerb::Phase::kReadTail:
-    case MirroredVerb::Phase::kCopyRead: return at(chain.tail());
+    case MirroredVerb::Phase::kPushAgain: return at(chain.learner);
+    case MirroredVerb::Phase::kReadTail: return at(chain.tail());
+    // The head is senior to all.
+    case MirroredVerb::Phase::kCopyRead: return at(mirrored->copies_own ? chain.replicas[0] : chain.tail());
+    case MirroredVerb::Phase::kCopyWrite:
+      mirrored->posted_count = 0;
+      for (uint32_t i = 0; mirrored->copies_own && i < chain.length; ++i) {
+        if (chain.replica_since[i] > mirrored->began) mirrored->posted_at[mirrored->posted_count++] = chain.replicas[i];
+      }
+      if (learns) mirrored->posted_at[mirrored->posted_count++] = chain.learner;
+      return;
     case MirroredVerb::Phase::kHop: break;
   }
   uint32_t place = mirrored->hop;
@@ -139,31 +146,42 @@ Verb Batch::NextVerb(const MirroredVerb& mirrored) const {
           connections_->CopyBuffer(piece)};
 }
 
-// Makes a CAS that would put a word in place whose memory a learner may lack copy that first. False: it waits, because
-// another one is copying.
+// Makes a CAS that would put a word in place whose memory a learner may lack copy that first, and one with a word of its
+// own also to replicas that were learners since it began. False: it waits, because another one is copying; or it is lost.
 bool Batch::BeginCopy(MirroredVerb& mirrored) {
   using Phase = MirroredVerb::Phase;
   if (mirrored.phase == Phase::kReadTail || Mutated(Mutation::kPushWithoutBlock)) return true;
   if (mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite) {
     const PoolChain* const chain = connections_->views_->Find(mirrored.copy.address.node);
-    if (chain->learner_since == mirrored.copy_since) return true;
-    connections_->copying_ = nullptr;  // that learner is gone
+    if (chain->since == mirrored.copy_since) return true;
+    connections_->copying_ = nullptr;  // the learner is gone, or is none any more
     mirrored.phase = mirrored.behind_copy;
   }
   const uint64_t word = mirrored.NextWord();
-  if (word == mirrored.copied_word) return true;
   const bool own = IsOwn(mirrored.whose) && word == mirrored.verb.desired;
   if (!own && mirrored.whose == Word::kOwnEntry) return true;
   const NamedMemory named = MemoryOf(mirrored.whose, word, connections_->views_->table_bytes());
   if (named.bytes == 0) return true;
   const PoolChain* const chain = connections_->views_->Find(named.address.node);
-  if (chain == nullptr || !chain->learner.exists()) return true;
-  if (own && (mirrored.began >= chain->learner_since || Mutated(Mutation::kOwnBlockNotCopied))) return true;
+  if (chain == nullptr || (word == mirrored.copied_word && mirrored.copy_since == chain->since)) return true;
+  if (own) {
+    const auto is_newer = [&mirrored](uint64_t since) { return since > mirrored.began; };
+    const bool lacks = is_newer(chain->replica_since[chain->length - 1]) ||
+                       (chain->learner.exists() && is_newer(chain->learner_since));
+    if (!lacks || Mutated(Mutation::kOwnBlockNotCopied)) return true;
+    if (is_newer(chain->replica_since[0])) {  // all that had it have left
+      EndVerb(mirrored, MirroredVerb::State::kLost);
+      return false;
+    }
+  } else if (!chain->learner.exists()) {
+    return true;
+  }
   if (connections_->copying_ != nullptr || !connections_->HasCopyBuffer()) return false;
   connections_->copying_ = &mirrored;
   mirrored.copy = named;
   mirrored.copied_bytes = 0;
-  mirrored.copy_since = chain->learner_since;
+  mirrored.copies_own = own;
+  mirrored.copy_since = chain->since;
   mirrored.behind_copy = mirrored.phase;
   mirrored.phase = Phase::kCopyRead;
   return true;
@@ -176,7 +194,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
     if (std::exchange(mirrored.copy.is_large, false)) {
       const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(0).addr));
       mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
-      if (mirrored.copy.bytes > Connections::kCopyBytes) return;  // read anew, a whole piece
+      return;  // a large block is longer than what has been read: read it anew
     }
     mirrored.phase = Phase::kCopyWrite;
     return;
@@ -247,7 +265,17 @@ bool Batch::PostRound() {
         EndVerb(mirrored, State::kDone);
         continue;
       }
-      waits = (views.closed_to_new() && !mirrored.under_way) || !BeginCopy(mirrored);
+      if (views.closed_to_new() && !mirrored.under_way) {
+        waits = true;
+        // Those that are under way may have to copy before they can end.
+        if (connections_->copying_ == &mirrored) {
+          connections_->copying_ = nullptr;
+          mirrored.phase = mirrored.behind_copy;
+        }
+      } else {
+        waits = !BeginCopy(mirrored);
+      }
+      if (mirrored.state == State::kLost) continue;
     }
     const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
     const NodeId pool = (copies ? mirrored.copy.address.node : mirrored.pool) & 0xff;

@@ -178,6 +178,15 @@ void Views::Use() {
   for (const PoolView& view : latest_.pools) {
     PoolChain& chain = chains_[view.pool];
     if (!chain.changes) continue;
+    // A replica of which this client has not known gets what its operations wrote before.
+    std::array<uint64_t, kMaxReplicas> replica_since{};
+    for (size_t i = 0; i < view.chain.size(); ++i) {
+      const auto known = std::ranges::find(chain.all(), view.chain[i]);
+      replica_since[i] = known != chain.all().end() ? chain.replica_since[known - chain.all().begin()]
+                         : chain.learner == view.chain[i] ? chain.learner_since
+                                                          : latest_.number;
+    }
+    chain.replica_since = replica_since;
     std::ranges::copy(view.chain, chain.replicas.begin());
     chain.length = static_cast<uint32_t>(view.chain.size());
     chain.bytes = view.bytes;

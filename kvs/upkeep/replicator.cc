@@ -42,6 +42,7 @@ Replicator::Place Replicator::PlaceOf(krcore::NodeId pool, const Replica& learne
 Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report) {
   Views* const views = common_.connections.views();
   if (views == nullptr) co_return Status(StatusCode::kBadState, "the store's pools are not mirrored");
+  const Running running(running_);
   report_ = report;
   auto region = common_.node.CreateRegion({.length = sizeof(Buffers)});
   if (!region.ok()) co_return region.status();
@@ -49,7 +50,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   batch_.Attach(&common_.connections, region_->lkey());
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
   bool joined = false;
-  while (!deadline.Passed(common_.clock)) {
+  while (!deadline.Passed(common_.clock) && !epochs_.own_work.closing) {
     co_await epochs_.operations.Pause(kLookNs);
     if (views->changing()) continue;
     const Place place = PlaceOf(pool, learner);
@@ -73,7 +74,13 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     ++report_->passes;
     report_->tables = 0;
     const Step swept = co_await Sweep(pool);
-    if (swept != Step::kOk) continue;
+    if (swept != Step::kOk) {
+      const auto is_dead = [this](const Replica& replica) {
+        return common_.node.IsConfirmedDead(replica.node, replica.incarnation);
+      };
+      (void)views->Change([&](Configuration& next) { return next.RemoveDeadPool(is_dead); });
+      continue;
+    }
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
@@ -83,6 +90,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
 }
 
 Task<Status> Replicator::Enter(krcore::NodeId pool) {
+  const Running running(running_);
   const Status again(StatusCode::kUnavailable, "the member list could not be changed");
   Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
@@ -172,6 +180,7 @@ Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
       }
     }
     for (const uint32_t index : found) {
+      if (epochs_.own_work.closing) co_return Step::kRestart;
       // The pin lets go from table to table.
       Operation& op = co_await epochs_.operations.LeaseOwnOperation();
       const OperationLease lease(epochs_.operations, op);
@@ -254,6 +263,7 @@ Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std
       ++report_->words_pushed;
     }
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    if (epochs_.own_work.closing) co_return Step::kRestart;
   }
   co_return Step::kOk;
 }

@@ -36,8 +36,20 @@ class Replicator : private Part {
   // Enters a pool that has all its replicas in the member list, unless it is there: clients take memory there from then
   // on. kUnavailable: try again.
   Task<Status> Enter(krcore::NodeId pool);
+  // Whether any of these is under way. When the client is closing, they end soon.
+  bool running() const { return running_ > 0; }
 
  private:
+  class Running {
+   public:
+    explicit Running(uint32_t& running) : running_(running) { ++running_; }
+    Running(const Running&) = delete;
+    ~Running() { --running_; }
+
+   private:
+    uint32_t& running_;
+  };
+
   // Where the learner is now.
   enum class Place : uint8_t { kNowhere, kLearner, kMember };
   Place PlaceOf(krcore::NodeId pool, const Replica& learner) const;
@@ -59,6 +71,7 @@ class Replicator : private Part {
   Batch batch_;
   std::vector<ClientEntry> peace_;
   ReplicatorReport* report_ = nullptr;
+  uint32_t running_ = 0;
 };
 
 }  // namespace kvs

@@ -36,6 +36,14 @@ krcore::Result<std::unique_ptr<krcore::Node>> MemoryNodes::Open(NodeId id, bool 
   return krcore::Node::Open(options);
 }
 
+krcore::Result<std::unique_ptr<krcore::Region>> MemoryNodes::MakeRegion(krcore::Node& node, size_t bytes) {
+  krcore::RegionOptions region;
+  region.length = bytes;
+  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
+  region.tag = kvs::kPoolRegionTag;
+  return node.CreateRegion(region);
+}
+
 Status MemoryNodes::Start(const MemoryNodesOptions& options) {
   options_ = options;
   if (mirrored()) {
@@ -51,11 +59,7 @@ Status MemoryNodes::Start(const MemoryNodesOptions& options) {
       const bool first = pool == 1 && !mirrored();
       auto node = Open(NodeOf(pool, replica), first);
       if (!node.ok()) return Failed("a memory node", node.status());
-      krcore::RegionOptions region;
-      region.length = pool == 1 ? options.home_bytes : options.other_bytes;
-      region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-      region.tag = kvs::kPoolRegionTag;
-      auto memory = (*node)->CreateRegion(region);
+      auto memory = MakeRegion(**node, pool == 1 ? options.home_bytes : options.other_bytes);
       if (!memory.ok()) return Failed("a pool", memory.status());
       if (first) KRCORE_RETURN_IF_ERROR((*node)->HostMetaServer(kMetaRecords));
       if (mirrored()) {
@@ -70,6 +74,17 @@ Status MemoryNodes::Start(const MemoryNodesOptions& options) {
   }
   if (!mirrored()) return Status::Ok();
   return MakeMirroredStore(chains, options.home, Deadline::After(world_.clock(), kPatienceNs));
+}
+
+krcore::Result<MemoryNodes::Joined> MemoryNodes::Join() {
+  auto node = Open(kFirstToJoin + joined_++, false);
+  if (!node.ok()) return node.status();
+  auto memory = MakeRegion(**node, std::max(options_.home_bytes, options_.other_bytes));
+  if (!memory.ok()) return memory.status();
+  KRCORE_RETURN_IF_ERROR((*node)->Publish(Deadline::After(world_.clock(), kPatienceNs)));
+  nodes_.push_back(std::move(*node));
+  regions_.push_back(std::move(*memory));
+  return Joined{nodes_.back().get(), regions_.back().get()};
 }
 
 void MemoryNodes::Close() {
@@ -91,20 +106,58 @@ std::vector<NodeId> MemoryNodes::ChainOf(NodeId pool) const {
   std::vector<NodeId> chain;
   const kvs::Configuration now = configuration();
   for (const kvs::Replica& replica : now.Find(pool)->chain) chain.push_back(replica.node);
+  if (now.promoted == pool) chain.pop_back();
   return chain;
 }
 
-std::vector<NodeId> MemoryNodes::Dispensable() const {
+NodeId MemoryNodes::PoolOf(NodeId node) const {
+  if (!mirrored()) return node;
+  const kvs::Configuration now = configuration();
+  for (const kvs::PoolView& view : now.pools) {
+    if (view.learner.node == node) return view.pool;
+    if (std::ranges::find(view.chain, node, &kvs::Replica::node) != view.chain.end()) return view.pool;
+  }
+  return krcore::kNoNode;
+}
+
+std::vector<NodeId> MemoryNodes::PoolsInUse() const {
+  std::vector<NodeId> pools;
+  if (mirrored()) {
+    const kvs::Configuration now = configuration();
+    for (const kvs::PoolView& view : now.pools) {
+      if (view.in_use) pools.push_back(view.pool);
+    }
+  } else {
+    for (NodeId pool = 1; pool <= options_.pools; ++pool) pools.push_back(pool);
+  }
+  return pools;
+}
+
+std::vector<NodeId> MemoryNodes::Dispensable(NodeId doomed) const {
   std::vector<NodeId> all;
-  for (NodeId pool = 1; mirrored() && pool <= options_.pools; ++pool) {
-    std::vector<NodeId> living = ChainOf(pool);
-    std::erase_if(living, [this](NodeId node) { return IsDead(node); });
-    if (living.size() > 1) all.insert(all.end(), living.begin(), living.end());
+  if (!mirrored()) return all;
+  const kvs::Configuration now = configuration();
+  const auto add = [&](std::vector<NodeId> nodes, size_t more_than) {
+    std::erase_if(nodes, [&](NodeId node) { return IsDead(node) || node == doomed; });
+    if (nodes.size() > more_than) all.insert(all.end(), nodes.begin(), nodes.end());
+  };
+  for (const kvs::PoolView& view : now.pools) {
+    add(ChainOf(view.pool), view.in_use ? 1 : 0);
+    if (view.learner.exists()) add({view.learner.node}, 0);
+    if (now.promoted == view.pool) add({view.chain.back().node}, 0);
   }
   return all;
 }
 
-std::span<std::byte> MemoryNodes::BytesOf(NodeId node) const { return regions_[IndexOf(node)]->bytes(); }
+std::span<std::byte> MemoryNodes::BytesOf(NodeId node) const {
+  const auto found = std::ranges::find(nodes_, node, [](const auto& opened) { return opened->id(); });
+  return regions_[static_cast<size_t>(found - nodes_.begin())]->bytes();
+}
+
+std::span<std::byte> MemoryNodes::BytesOf(NodeId node, NodeId pool) const {
+  const std::span<std::byte> all = BytesOf(node);
+  return mirrored() ? all.first(configuration().Find(pool)->bytes) : all;
+}
 
 kvs::HomeArea MemoryNodes::Home() const {
   kvs::HomeArea home;
@@ -114,17 +167,17 @@ kvs::HomeArea MemoryNodes::Home() const {
 
 std::vector<surgekv_test::PoolImage> MemoryNodes::Images(uint32_t from_tail) const {
   std::vector<surgekv_test::PoolImage> images;
-  for (NodeId pool = 1; pool <= options_.pools; ++pool) {
+  for (const NodeId pool : PoolsInUse()) {
     const std::vector<NodeId> chain = ChainOf(pool);
     const size_t place = chain.size() - 1 - std::min<size_t>(from_tail, chain.size() - 1);
-    images.push_back({pool, BytesOf(chain[place])});
+    images.push_back({pool, BytesOf(chain[place], pool)});
   }
   return images;
 }
 
 uint32_t MemoryNodes::LongestChain() const {
   size_t longest = 1;
-  for (NodeId pool = 1; pool <= options_.pools; ++pool) longest = std::max(longest, ChainOf(pool).size());
+  for (const NodeId pool : PoolsInUse()) longest = std::max(longest, ChainOf(pool).size());
   return static_cast<uint32_t>(longest);
 }
 

@@ -37,34 +37,48 @@ class MemoryNodes {
 
   // Makes the store.
   krcore::Status Start(const MemoryNodesOptions& options);
+  // Opens another memory node, whose region is fresh and as large as the largest pool, and publishes it.
+  struct Joined {
+    krcore::Node* node;
+    krcore::Region* region;
+  };
+  krcore::Result<Joined> Join();
   // Closes all nodes. The clients must be closed.
   void Close();
   bool closed() const { return nodes_.empty(); }
 
   bool mirrored() const { return options_.replicas > 1; }
-  uint32_t pools() const { return options_.pools; }
-  // Returns the id of the memory node that has this replica of the pool, 0 being the first head. The pool's id is that
+  // Returns the id of the memory node that has this replica of the pool at first, 0 being the head. The pool's id is that
   // of its only memory node, if it is not mirrored.
   static krcore::NodeId NodeOf(krcore::NodeId pool, uint32_t replica) { return pool + kIdsApart * replica; }
-  static krcore::NodeId PoolOf(krcore::NodeId node) { return node % kIdsApart; }
+  // Returns the pool in whose chain the node is, or whose learner it is; kNoNode: none.
+  krcore::NodeId PoolOf(krcore::NodeId node) const;
+  // Returns any of all nodes that there ever were, the n-th.
+  krcore::NodeId Nth(size_t n) const { return nodes_[n]->id(); }
+  size_t size() const { return nodes_.size(); }
 
   // Lets all living nodes look for clients that want an RC queue.
   void PollConnections();
   // The store's configuration as it is recorded now; mirrored stores only.
   kvs::Configuration configuration() const;
-  // Returns the nodes of the pool's chain, from head to tail.
+  // Returns the nodes of the pool's chain, from head to tail. A learner that is about to become the tail does not count
+  // before all clients know of it: it may be one again.
   std::vector<krcore::NodeId> ChainOf(krcore::NodeId pool) const;
-  // Returns the nodes that may die, as every pool must keep a replica: the living ones of the pools of whose chain two
-  // live.
-  std::vector<krcore::NodeId> Dispensable() const;
+  // Returns the ids of the pools that may have keys.
+  std::vector<krcore::NodeId> PoolsInUse() const;
+  // Returns the nodes that may die, as every pool with keys must keep a replica: the living ones of the pools of whose
+  // chain two live, learners, and those of pools that are not in use. `doomed` is one that is about to die.
+  std::vector<krcore::NodeId> Dispensable(krcore::NodeId doomed = krcore::kNoNode) const;
   bool IsDead(krcore::NodeId node) const { return world_.IsDead(node); }
 
   // The memory of a node; also of a dead one, as it was when it died.
   std::span<std::byte> BytesOf(krcore::NodeId node) const;
+  // What of that belongs to the pool.
+  std::span<std::byte> BytesOf(krcore::NodeId node, krcore::NodeId pool) const;
   // The memory that READs of the pool see.
-  std::span<std::byte> TailOf(krcore::NodeId pool) const { return BytesOf(ChainOf(pool).back()); }
+  std::span<std::byte> TailOf(krcore::NodeId pool) const { return BytesOf(ChainOf(pool).back(), pool); }
   kvs::HomeArea Home() const;
-  // Returns, for the checker, the image of each pool that is `from_tail` places before the tail of its chain, or of the
+  // Returns, for the checker, the image of each pool in use that is `from_tail` places before the tail of its chain, or of the
   // head if the chain is shorter.
   std::vector<surgekv_test::PoolImage> Images(uint32_t from_tail) const;
   // The length of the longest chain.
@@ -74,13 +88,15 @@ class MemoryNodes {
   static constexpr krcore::NodeId kIdsApart = 32;
   // Has no pool, and never dies: it hosts the metadata server.
   static constexpr krcore::NodeId kObserver = 100;
+  static constexpr krcore::NodeId kFirstToJoin = 101;
 
-  size_t IndexOf(krcore::NodeId node) const { return size_t{PoolOf(node) - 1} * options_.replicas + node / kIdsApart; }
   krcore::Result<std::unique_ptr<krcore::Node>> Open(krcore::NodeId id, bool first) const;
+  static krcore::Result<std::unique_ptr<krcore::Region>> MakeRegion(krcore::Node& node, size_t bytes);
 
   krcore::rnic::sim::World& world_;
   MemoryNodesOptions options_;
   std::unique_ptr<krcore::Node> observer_;  // mirrored stores only
+  krcore::NodeId joined_ = 0;               // how many have joined
   std::vector<std::unique_ptr<krcore::Node>> nodes_;
   std::vector<std::unique_ptr<krcore::Region>> regions_;  // destroyed before their nodes
 };

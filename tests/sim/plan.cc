@@ -14,12 +14,49 @@ constexpr int64_t kLongestDelayNs = 400 * kMs, kLongestPauseNs = 4'000 * kMs;
 
 constexpr const char* kPhaseNames[] = {"growth", "hot", "churn", "delete", "mixed"};
 
+// Memory nodes that join: behind most deaths of others, and now and then without one. Many an old replica dies while
+// they copy or when they have just become the tail, and so do some of them.
+void AddJoins(std::mt19937_64& random, Plan* plan) {
+  const auto below = [&random](uint64_t n) { return static_cast<uint32_t>(random() % n); };
+  std::vector<Fault> more;
+  const auto join_after = [&](uint32_t at) {
+    Fault join;
+    join.kind = FaultKind::kJoin;
+    join.at_operation = std::min(at + 1 + below(plan->operations / 4), plan->operations - 1);
+    join.duration_ns = LogUniform(random, kUs, kLongestDelayNs);
+    join.slow_ns = LogUniform(random, 20 * kMs, 1'000 * kMs);
+    if (below(4) == 0) join.verb = static_cast<uint64_t>(LogUniform(random, 10, 1'000'000));
+    join.before = below(2) == 0;
+    more.push_back(join);
+    if (below(2) == 0) {
+      Fault death;
+      death.kind = FaultKind::kKillMemoryNode;
+      death.at_operation =
+          std::min(join.at_operation + static_cast<uint32_t>(LogUniform(random, 4, 1'000)), plan->operations - 1);
+      death.duration_ns = LogUniform(random, 5 * kUs, kLongestPauseNs);
+      more.push_back(death);
+    }
+  };
+  for (const Fault& fault : plan->faults) {
+    if (fault.kind != FaultKind::kKillMemoryNode || below(5) == 0) continue;
+    for (uint32_t count = below(4) == 0 ? 2 : 1; count > 0; --count) join_after(fault.at_operation);
+  }
+  if (below(4) == 0) {
+    const uint32_t at = below(plan->operations);
+    for (uint32_t count = 1 + below(3); count > 0; --count) join_after(at);
+  }
+  plan->faults.insert(plan->faults.end(), more.begin(), more.end());
+  std::stable_sort(plan->faults.begin(), plan->faults.end(),
+                   [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+}
+
 }  // namespace
 
 const char* FaultName(FaultKind kind) {
   static constexpr const char* kNames[kFaultKinds] = {
       "kill",        "pause",   "pause of a splitter", "pause of a process", "stall", "queues break",
-      "node breaks", "arrival", "departure",           "compaction",         "drain", "memory node dies"};
+      "node breaks", "arrival", "departure",           "compaction",         "drain", "memory node dies",
+      "memory node joins"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -155,6 +192,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas) {
     add(FaultKind::kKillMemoryNode, below(4));
     std::stable_sort(plan.faults.begin(), plan.faults.end(),
                      [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+    AddJoins(random, &plan);
   }
   return plan;
 }
@@ -187,6 +225,9 @@ std::string Plan::ToString() const {
     text += "  at operation " + std::to_string(fault.at_operation) + ": " + FaultName(fault.kind);
     if (fault.kind == FaultKind::kKill) {
       text += std::string(fault.before ? " before" : " behind") + " verb " + std::to_string(fault.verb);
+    }
+    if (fault.kind == FaultKind::kJoin && fault.verb != 0) {
+      text += std::string(", and is killed ") + (fault.before ? "before" : "behind") + " verb " + std::to_string(fault.verb);
     }
     if (fault.kind <= FaultKind::kStall) text += ", " + std::to_string(fault.duration_ns / kUs) + " us";
     text += "\n";

@@ -31,16 +31,18 @@ enum class FaultKind : uint8_t {
   kCompact,         // a client gives memory back, while the others run
   kDrain,           // a client empties a pool; if it succeeds, the pool's memory is lost
   kKillMemoryNode,  // a replica of a mirrored pool that has another one
+  kJoin,            // a new memory node, which becomes a replica or a pool
 };
-inline constexpr uint32_t kFaultKinds = 12;
+inline constexpr uint32_t kFaultKinds = 13;
 const char* FaultName(FaultKind kind);
 
 struct Fault {
   uint32_t at_operation = 0;  // when this many have begun
   FaultKind kind = FaultKind::kPause;
   int64_t duration_ns = 0;  // of a pause or stall; how long a killed process's verbs linger
-  uint64_t verb = 0;        // kKill: n
-  bool before = false;      // kKill
+  uint64_t verb = 0;        // kKill: n; kJoin: its process is killed at its n-th verb, 0: it is not
+  bool before = false;      // kKill, kJoin
+  int64_t slow_ns = 0;      // kJoin: how long the load is slow, so that it lasts while the memory is copied
 };
 
 struct Plan {

@@ -48,6 +48,7 @@ RunResult Simulation::Run() {
   if (Fine()) StartClients();
   if (Fine()) Load();
   if (Fine()) Drain();
+  if (Fine()) AwaitReplicas();
   if (Fine()) ReadAll();
   if (Fine()) CheckEntries();
   Count();
@@ -113,18 +114,18 @@ void Simulation::StartClients() {
   }
 }
 
-krcore::Result<std::unique_ptr<kvs::Store>> Simulation::OpenStore() {
+krcore::Result<std::unique_ptr<kvs::Store>> Simulation::OpenStore(int64_t timeout_ns) {
   kvs::StoreOptions options;
   options.rnic = "sim";
   options.fabric = kFabric;
-  options.operation_timeout_ms = kOperationTimeoutNs / kMs;
-  options.open_timeout_ms = kOperationTimeoutNs / kMs;
+  options.operation_timeout_ms = timeout_ns / kMs;
+  options.open_timeout_ms = timeout_ns / kMs;
   options.clock = &world_.clock();
   return kvs::Store::Open(options);
 }
 
-Process* Simulation::StartProcess() {
-  auto store = OpenStore();
+Process* Simulation::StartProcess(int64_t timeout_ns) {
+  auto store = OpenStore(timeout_ns);
   if (!store.ok()) {
     if (!plan_.queues_break) Violation("status", "opening the store: " + store.status().ToString());
     return nullptr;
@@ -206,10 +207,20 @@ void Simulation::Step() {
   for (ClientState& state : clients_) {
     if (state.alive() && (next == nullptr || state.next_poll_ns < next->next_poll_ns)) next = &state;
   }
+  if (!deferred_.empty() && !PromotionPending()) {
+    const Fault fault = deferred_.front();
+    deferred_.pop_front();
+    Inject(fault);
+    return;
+  }
+  if (next == nullptr && PromotionPending()) return StepJoiner(*NextJoiner());
   if (next == nullptr) {
     // All clients have left, so a new one comes.
     Arrive();
     return;
+  }
+  if (Joiner* const joiner = NextJoiner(); joiner != nullptr && joiner->step_at_ns < next->next_poll_ns) {
+    return StepJoiner(*joiner);
   }
   world_.RunUntil(std::max(world_.now_ns(), next->next_poll_ns));
   PollMemoryNodes();
@@ -239,7 +250,7 @@ void Simulation::PollClient(ClientState& state) {
   const int64_t begun_ns = world_.now_ns();
   if (begun_ns - state.heartbeat_ns > kLeaseNs - kLeaseNs / 4) state.lapsed_ns = begun_ns;
   uint32_t polls = 1;
-  if (Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
+  if (!waits_for_replicas_ && Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
   // Time stands still meanwhile. After this many polls without a completion, one of which looked at the clock, another
   // poll does nothing.
   for (uint32_t idle = 0; polls > 0 && idle <= kIdlePolls && !CheckDeath(*state.process); --polls) {
@@ -301,10 +312,11 @@ bool Simulation::CheckDeath(Process& process) {
 void Simulation::Died(Process& process) {
   process.dead = true;
   Trace("process %u is dead", process.number);
+  if (process.memory_node != krcore::kNoNode) JoinerDied(process);
 }
 
 void Simulation::Arrive() {
-  Process* process = Chance(0.5) ? AnyProcess(false) : nullptr;
+  Process* process = Chance(0.5) ? AnyProcess(false, false) : nullptr;
   if (process == nullptr) process = StartProcess();
   if (process == nullptr) return;
   if (StartClient(*process, plan_.lanes) != nullptr) ++result_.counts.arrivals;

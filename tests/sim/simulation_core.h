@@ -18,6 +18,7 @@
 #include "kvs/client.h"
 #include "kvs/housekeeper.h"
 #include "kvs/layout/pool.h"
+#include "kvs/replica_keeper.h"
 #include "tests/kvs/pool_check.h"
 #include "tests/sim/history.h"
 #include "tests/sim/memory_nodes.h"
@@ -42,6 +43,21 @@ struct Process {
   bool doomed = false;  // it is to be killed
   bool dead = false;
   bool slow = false;
+  NodeId memory_node = krcore::kNoNode;  // that it serves, and has no clients but its keeper's
+};
+
+// A memory node that has joined, and its process.
+struct Joiner {
+  Process* process = nullptr;
+  std::unique_ptr<kvs::ReplicaKeeper> keeper;
+  size_t bytes = 0;
+  int64_t step_at_ns = 0;
+  double speed = 1;
+  kvs::ReplicaState state = kvs::ReplicaState::kSpare;  // as of its last step, as are these:
+  uint64_t passes = 0, words_pushed = 0;
+  bool passed = false;  // it has begun a pass since it became a learner
+
+  bool alive() const { return !process->dead; }
 };
 
 struct ClientState {
@@ -85,9 +101,9 @@ class Simulation {
 
   void StartMemoryNodes();
   void StartClients();
-  krcore::Result<std::unique_ptr<kvs::Store>> OpenStore();
+  krcore::Result<std::unique_ptr<kvs::Store>> OpenStore(int64_t timeout_ns = kOperationTimeoutNs);
   // Returns null if it could not connect, which only broken queues excuse.
-  Process* StartProcess();
+  Process* StartProcess(int64_t timeout_ns = kOperationTimeoutNs);
   ClientState* StartClient(Process& process, uint32_t lanes);
   kvs::ClientEntry EntryAt(uint32_t index) const;
   // Returns the entries of the process's clients in the store's table, in order.
@@ -126,13 +142,17 @@ class Simulation {
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
+  // Whether the operation may have waited for other views until it gave up.
+  bool MayHaveWaited(const OpRecord& record) const;
   // Whether the outcome of the operation may be unknown though no queue broke.
   bool MayLoseAnswer(const OpRecord& record) const;
   std::string InFlight() const;
 
   // ---- faults (simulation_faults.cc)
 
-  Process* AnyProcess(bool may_be_doomed);
+  Process* AnyProcess(bool may_be_doomed, bool may_join = true);
+  // Of those that may die.
+  Process* AnyVictim();
   ClientState* AnyClient();
   // While a client sleeps for so long, the others must not do a million operations: they are slowed down, too.
   void SlowDown(int64_t duration_ns);
@@ -147,6 +167,28 @@ class Simulation {
   NodeId AnyMemoryNode();
   // Kills a memory node without which every pool still has a replica.
   void KillMemoryNode(int64_t linger_ns);
+
+  // ---- memory nodes that join (simulation_joins.cc)
+
+  // One of these comes.
+  void Join(const Fault& fault);
+  // Returns the one that is due first; null: there is none.
+  Joiner* NextJoiner();
+  void StepJoiner(Joiner& joiner);
+  Joiner* AnyJoiner();
+  // Its process or its memory node is dead: so is the other one.
+  void JoinerDied(Process& process);
+  // The memory node of a process that is going to be killed.
+  NodeId DoomedMemoryNode() const;
+  // Whether a learner is about to become the tail, which its process alone can decide. Whoever opens the store waits for
+  // that, and while a call blocks nobody else does anything.
+  bool PromotionPending() const;
+  // Notices a promotion that was given up.
+  void WatchViews();
+  // In peace, waits until each pool in use has all the replicas that it can have.
+  void AwaitReplicas();
+  // Returns whom the pools wait for; empty: nobody.
+  std::string Lacking() const;
 
   // ---- judging (simulation_judging.cc)
 
@@ -187,6 +229,11 @@ class Simulation {
   int64_t housekeep_at_ns_ = 0;
   std::deque<Process> processes_;
   std::deque<ClientState> clients_;
+  std::deque<Joiner> joiners_;
+  bool waits_for_replicas_ = false;
+  bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
+  std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
+  kvs::Configuration watched_;
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;

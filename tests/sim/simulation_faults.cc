@@ -12,12 +12,34 @@ constexpr int64_t kTakeoverNs = 100 * kMs;
 
 }  // namespace
 
-Process* Simulation::AnyProcess(bool may_be_doomed) {
+Process* Simulation::AnyProcess(bool may_be_doomed, bool may_join) {
   std::vector<Process*> living;
   for (Process& process : processes_) {
+    if (process.memory_node != krcore::kNoNode && !may_join) continue;
     if (!process.dead && (may_be_doomed || !process.doomed)) living.push_back(&process);
   }
   return living.empty() ? nullptr : living[Below(living.size())];
+}
+
+// Somebody must be left, and so must a replica of each pool. Only one memory node at a time is about to die: others that
+// are, too, might become the replicas of one pool.
+Process* Simulation::AnyVictim() {
+  std::vector<Process*> victims, joiners;
+  const NodeId doomed = DoomedMemoryNode();
+  const std::vector<NodeId> needed_by_none = memory_nodes_.Dispensable(doomed);
+  for (Process& process : processes_) {
+    if (process.dead || process.doomed) continue;
+    if (process.memory_node == krcore::kNoNode) {
+      victims.push_back(&process);
+    } else if (doomed == krcore::kNoNode &&
+               (std::ranges::find(needed_by_none, process.memory_node) != needed_by_none.end() ||
+                memory_nodes_.PoolOf(process.memory_node) == krcore::kNoNode)) {
+      joiners.push_back(&process);
+    }
+  }
+  if (victims.size() < 2) victims.clear();
+  victims.insert(victims.end(), joiners.begin(), joiners.end());
+  return victims.empty() ? nullptr : victims[Below(victims.size())];
 }
 
 ClientState* Simulation::AnyClient() {
@@ -40,18 +62,26 @@ void Simulation::CountPause(int64_t duration_ns) {
 }
 
 void Simulation::Inject(const Fault& fault) {
+  if ((fault.kind == FaultKind::kArrive || fault.kind == FaultKind::kJoin) && PromotionPending()) {
+    deferred_.push_back(fault);
+    return;
+  }
   Trace("fault: %s", FaultName(fault.kind));
   switch (fault.kind) {
     case FaultKind::kKill: {
-      uint32_t candidates = 0;
-      for (const Process& process : processes_) candidates += !process.dead && !process.doomed;
-      if (candidates < 2) return;  // somebody must be left
-      Process& victim = *AnyProcess(false);
-      victim.doomed = true;
-      world_.KillAtVerb(victim.store->node().id(), fault.verb, fault.before, fault.duration_ns);
+      Process* const victim = AnyVictim();
+      if (victim == nullptr) return;
+      victim->doomed = true;
+      world_.KillAtVerb(victim->store->node().id(), fault.verb, fault.before, fault.duration_ns);
       return;
     }
     case FaultKind::kPause: {
+      if (Joiner* const joiner = AnyJoiner(); joiner != nullptr && Chance(0.3)) {
+        joiner->step_at_ns = world_.now_ns() + fault.duration_ns;
+        SlowDown(fault.duration_ns);
+        CountPause(fault.duration_ns);
+        return;
+      }
       ClientState* state = AnyClient();
       if (state == nullptr) return;
       state->next_poll_ns = world_.now_ns() + fault.duration_ns;
@@ -65,6 +95,9 @@ void Simulation::Inject(const Fault& fault) {
       if (process == nullptr) return;
       for (ClientState& state : clients_) {
         if (state.process == process) state.next_poll_ns = world_.now_ns() + fault.duration_ns;
+      }
+      for (Joiner& joiner : joiners_) {
+        if (joiner.process == process) joiner.step_at_ns = world_.now_ns() + fault.duration_ns;
       }
       SlowDown(fault.duration_ns);
       CountPause(fault.duration_ns);
@@ -107,6 +140,7 @@ void Simulation::Inject(const Fault& fault) {
     }
     case FaultKind::kDrain: return BeginDrain(fault.duration_ns);
     case FaultKind::kKillMemoryNode: return KillMemoryNode(fault.duration_ns);
+    case FaultKind::kJoin: return Join(fault);
   }
 }
 
@@ -148,11 +182,9 @@ kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId pool, int64_t ti
 }
 
 void Simulation::LoseMemory(NodeId pool) {
-  const std::vector<NodeId> chain = memory_nodes_.ChainOf(pool);
-  for (uint32_t replica = 0; replica < plan_.replicas; ++replica) {
-    const NodeId node = MemoryNodes::NodeOf(pool, replica);
-    const bool counts = std::ranges::find(chain, node) != chain.end() && !memory_nodes_.IsDead(node);
-    const std::span<std::byte> memory = memory_nodes_.BytesOf(node);
+  for (const NodeId node : memory_nodes_.ChainOf(pool)) {
+    const bool counts = !memory_nodes_.IsDead(node);
+    const std::span<std::byte> memory = memory_nodes_.BytesOf(node, pool);
     const uint64_t chunks = memory.size() / plan_.chunk_bytes;
     for (uint64_t chunk = kvs::ReservedChunks(memory.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
       kvs::ChunkWord word;
@@ -167,20 +199,26 @@ void Simulation::LoseMemory(NodeId pool) {
 }
 
 NodeId Simulation::AnyMemoryNode() {
+  if (!joiners_.empty()) return memory_nodes_.Nth(Below(memory_nodes_.size()));
   const NodeId pool = 1 + Below(plan_.memory_nodes);
   return MemoryNodes::NodeOf(pool, plan_.replicas > 1 ? Below(plan_.replicas) : 0);
 }
 
 void Simulation::KillMemoryNode(int64_t linger_ns) {
-  const std::vector<NodeId> candidates = memory_nodes_.Dispensable();
+  const std::vector<NodeId> candidates = memory_nodes_.Dispensable(DoomedMemoryNode());
   if (candidates.empty()) return;
   const NodeId victim = candidates[Below(candidates.size())];
-  const std::vector<NodeId> chain = memory_nodes_.ChainOf(MemoryNodes::PoolOf(victim));
+  const std::vector<NodeId> chain = memory_nodes_.ChainOf(memory_nodes_.PoolOf(victim));
   Trace("memory node %u dies", victim);
   ++result_.counts.memory_node_deaths;
   result_.counts.heads_killed += victim == chain.front();
   result_.counts.tails_killed += victim == chain.back();
   world_.Kill(victim, linger_ns);
+  for (Process& process : processes_) {
+    if (process.memory_node != victim) continue;
+    world_.Kill(process.store->node().id(), linger_ns);
+    (void)CheckDeath(process);
+  }
 }
 
 }  // namespace surgekv_sim

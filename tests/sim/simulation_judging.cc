@@ -94,6 +94,9 @@ void Simulation::CloseSurvivors() {
   closing_ = true;
   housekeeper_.reset();
   housekeepers_store_.reset();
+  for (Joiner& joiner : joiners_) {
+    if (joiner.alive()) joiner.keeper.reset();
+  }
   for (ClientState& state : clients_) {
     if (state.alive()) Close(state);
   }
@@ -119,7 +122,7 @@ surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
 // again with another block, and meets its INS only if it has to insert once more in the same table: not if another
 // client has put the key meanwhile. All other clients end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (world_.stats().broken > 0) return true;  // the verb that would have ended it may have broken, whoever posted it
+  if (world_.stats().broken > 0 || any_gave_up_) return true;  // the verb that would have ended it may have broken, whoever posted it
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
@@ -163,7 +166,7 @@ void Simulation::CheckPool() {
 // A CAS goes from the head to the tail. If its client stopped before the end, or a queue broke, the word is behind at
 // the tail until somebody tries to change it, who then helps.
 bool Simulation::MayLag() const {
-  return world_.stats().broken > 0 || std::ranges::any_of(clients_, [](const ClientState& client) {
+  return world_.stats().broken > 0 || any_gave_up_ || std::ranges::any_of(clients_, [](const ClientState& client) {
            return !client.expelled_ns.empty() || (client.process->dead && client.client != nullptr);
          });
 }
@@ -188,7 +191,9 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
   CheckBytes();
 }
 
-bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0; }
+bool Simulation::Undisturbed() const {
+  return !MayLag() && result_.counts.memory_node_deaths == 0 && joiners_.empty();
+}
 
 void Simulation::CheckBytes() {
   const kvs::SubtableGeometry geometry{.groups = plan_.groups};
@@ -203,7 +208,7 @@ void Simulation::CheckBytes() {
                                          in_chunk % geometry.bytes() == offsetof(kvs::SubtableHeader, lock));
     };
     for (const NodeId node : chain) {
-      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node);
+      const std::span<const std::byte> memory = memory_nodes_.BytesOf(node, pool);
       // The superblock tells whose it is, and has hints.
       for (size_t at = sizeof(kvs::Superblock); at < tail.size(); at += sizeof(uint64_t)) {
         if (std::memcmp(&memory[at], &tail[at], sizeof(uint64_t)) == 0 || is_hint(at)) continue;
@@ -219,6 +224,7 @@ void Simulation::CloseTheDead() {
     if (state.client != nullptr) Trace("client %u, of a dead process, is closed", state.number);
     state.client.reset();
   }
+  joiners_.clear();
   for (Process& process : processes_) process.store.reset();
   memory_nodes_.Close();
   if (kvs::internal::LiveFrames() != 0) {

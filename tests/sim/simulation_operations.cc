@@ -172,8 +172,9 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
       counts.unknown_without_breaks += !plan_.queues_break;
       break;
     case StatusCode::kUnavailable:
-      allowed = plan_.queues_break;
+      allowed = plan_.queues_break || MayHaveWaited(record);
       ++counts.unavailable;
+      any_gave_up_ |= MayHaveWaited(record);
       // The client does not try to reach the node for a while, so that others go on and time passes.
       clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
       if (Chance(0.2)) SlowDown(60 * kMs);
@@ -193,6 +194,11 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
 bool Simulation::MayLoseAnswer(const OpRecord& record) const {
   if (!memory_nodes_.mirrored()) return false;
   return result_.counts.memory_node_deaths > 0 || clients_[record.client - 1].lapsed_ns >= record.start_ns;
+}
+
+// Several changes in a row may take longer than a client waits for one: each takes 1.5 leases if another client sleeps.
+bool Simulation::MayHaveWaited(const OpRecord& record) const {
+  return !joiners_.empty() && world_.now_ns() - record.start_ns >= 4 * kLeaseNs;
 }
 
 std::string Simulation::InFlight() const {
