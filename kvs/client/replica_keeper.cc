@@ -157,8 +157,9 @@ bool ReplicaKeeperCore::Prepare(const PoolView& view) {
 
 bool ReplicaKeeperCore::MakeClient() {
   auto client = store_.NewClient({.max_in_flight = 4, .address_cache_entries = 0});
-  if (client.ok()) client_ = *std::move(client);
-  return client.ok();
+  if (!client.ok()) return false;
+  client_ = *std::move(client);
+  return true;
 }
 
 void ReplicaKeeperCore::Enter(krcore::NodeId pool) {

@@ -51,7 +51,7 @@ Result<std::unique_ptr<Survey>> Survey::Create(krcore::Node& node) {
 
 Status Survey::LearnReplicas(Deadline deadline) {
   Result<Configuration> configuration = ReadConfiguration(node_, deadline);
-  if (configuration.ok()) configuration_ = *std::move(configuration);
+  if (configuration.ok()) configuration_ = *configuration;
   // Where there is none, or none was ever read, pools are not mirrored.
   return configuration.status() == StatusCode::kCorrupt ? configuration.status() : Status::Ok();
 }

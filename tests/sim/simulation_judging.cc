@@ -181,8 +181,8 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
     if (report.contents == tails.contents) continue;
     for (const auto& [key, value] : tails.contents) {
       const auto found = report.contents.find(key);
-      if (found == report.contents.end()) return Violation("replica", name + " lack " + key);
-      if (found->second != value) return Violation("replica", name + " have another value of " + key);
+      if (found == report.contents.end()) return Violation("replica", std::string(name).append(" lack ").append(key));
+      if (found->second != value) return Violation("replica", std::string(name).append(" have another value of ").append(key));
     }
     return Violation("replica", name + " have more keys than the tails");
   }

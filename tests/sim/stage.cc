@@ -16,7 +16,6 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr uint32_t kKeys = 2'048;
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kFabric[] = "stage";
 // A seed with which every scenario reaches its subject. That depends on where the keys lie.
 constexpr kvs::HashSeed kHashSeed{.low = 7, .high = 2};
