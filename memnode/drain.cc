@@ -10,6 +10,7 @@
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "kvs/client.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace memnode {
 namespace {
@@ -37,6 +38,12 @@ krcore::Result<Attached> Attach(const Options& options) {
   auto client = attached.store->NewClient({.max_in_flight = 4, .address_cache_entries = 0});
   if (!client.ok()) return client.status();
   attached.client = std::move(*client);
+  if (kvs::ReadConfiguration(attached.store->node(), {}).ok()) {
+    return krcore::Status(
+        krcore::StatusCode::kUnsupported,
+        "the store's pools are mirrored: a memory node of such a store cannot be drained yet (just stop "
+        "it when its pool has another replica)");
+  }
   return attached;
 }
 

@@ -103,7 +103,8 @@ struct Served {
 
 // Where pools are mirrored: whether this node is the only replica of its pool.
 bool HoldsAlone(MemoryServer& server) {
-  const auto configuration = kvs::ReadConfiguration(server.fabric(), krcore::Deadline::After(*krcore::RealClock(), kPublishNs));
+  const auto configuration =
+      kvs::ReadConfiguration(server.fabric(), krcore::Deadline::After(*krcore::RealClock(), kPublishNs));
   if (!configuration.ok()) return true;
   return std::ranges::any_of(configuration->pools, [&](const kvs::PoolView& view) {
     return view.chain.size() == 1 && view.chain[0].node == server.node();

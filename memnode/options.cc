@@ -20,9 +20,10 @@ DEFINE_string(hugepages, "auto",
               "auto: move the memory into huge pages in the background, if the kernel can. off: do not");
 DEFINE_int64(wait_ms, 10'000, "Milliseconds, 0 to 86400000, to wait for a metadata server and the store's home");
 DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for a later start with the same --node");
-DEFINE_int32(replicas, 1,
-             "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node. With 2 or "
-             "more, the death of a memory node loses nothing, and others that are started take its place by themselves");
+DEFINE_int32(
+    replicas, 1,
+    "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node. With 2 or "
+    "more, the death of a memory node loses nothing, and others that are started take its place by themselves");
 DEFINE_string(rc_acceptor, "sleep",
               "How to look for connection requests of clients with --control_plane=verbs or lite. sleep: every 20 ms, "
               "and more often after a request. spin: all the time, which takes one core. off: they cannot connect");
@@ -41,7 +42,7 @@ using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
 // The flags of a memory node that serves.
-constexpr std::initializer_list<const char*> kServing = {"node",        "memory",      "metaserver", "hugepages",
+constexpr std::initializer_list<const char*> kServing = {"node",        "memory",   "metaserver",  "hugepages",
                                                          "keep_memory", "replicas", "rc_acceptor", "metrics"};
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
@@ -81,7 +82,8 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
           "memnode --fabric=NAME --clean",
       .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "replicas",
-                "rc_acceptor", "metrics", "drain", "undrain", "clean", "control_plane", "rnic", "fabric_address", "rnic_port", "log"},
+                "rc_acceptor", "metrics", "drain", "undrain", "clean", "control_plane", "rnic", "fabric_address",
+                "rnic_port", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -138,7 +140,8 @@ Result<Options> OptionsFromFlags() {
   if (*memory != 0) {
     KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
   } else {
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"keep_memory", "replicas", "rc_acceptor"}, "has no effect with --memory=0"));
+    KRCORE_RETURN_IF_ERROR(
+        cli::CheckNotGiven({"keep_memory", "replicas", "rc_acceptor"}, "has no effect with --memory=0"));
   }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
@@ -165,9 +168,10 @@ Result<Options> OptionsFromFlags() {
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("replicas", FLAGS_replicas, 1, static_cast<int64_t>(kvs::kMaxReplicas)));
   options.replicas = static_cast<uint32_t>(FLAGS_replicas);
   if (options.replicas > 1 && (options.control_plane != "krcore" || options.rnic != "sw")) {
-    return Mistake("--replicas=" + std::to_string(options.replicas) +
-                   " needs --control_plane=krcore and --rnic=sw: elsewhere there is no record yet of which memory nodes "
-                   "hold what");
+    return Mistake(
+        "--replicas=" + std::to_string(options.replicas) +
+        " needs --control_plane=krcore and --rnic=sw: elsewhere there is no record yet of which memory nodes "
+        "hold what");
   }
   if (options.replicas > 1 && FLAGS_keep_memory) {
     return Mistake("--replicas=" + std::to_string(options.replicas) +

@@ -50,9 +50,7 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
   told_any_ = true;
   if (!changed) return;
   switch (stats.state) {
-    case kvs::ReplicaState::kSpare:
-      LOG(INFO) << "a spare";
-      break;
+    case kvs::ReplicaState::kSpare: LOG(INFO) << "a spare"; break;
     case kvs::ReplicaState::kLearner: LOG(INFO) << "copying pool " << stats.pool; break;
     case kvs::ReplicaState::kMember:
       LOG(INFO) << "a replica of pool " << stats.pool << " (" << stats.words_pushed << " words copied)";

@@ -1,6 +1,6 @@
-// Steward: a thread of a memory node whose store has mirrored pools. It makes the node's memory a replica of a pool that
-// lacks one (kvs/replica_keeper.h), and at the home's head it looks after the store (kvs/housekeeper.h). It ends when a
-// stop is requested.
+// Steward: a thread of a memory node whose store has mirrored pools. It makes the node's memory a replica of a pool
+// that lacks one (kvs/replica_keeper.h), and at the home's head it looks after the store (kvs/housekeeper.h). It ends
+// when a stop is requested.
 //
 // Thread safety: create, destroy and ask from one thread.
 #ifndef MEMNODE_STEWARD_H_

@@ -35,10 +35,9 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       random_(static_cast<uint32_t>(store.clock().NowNs())),
       nonces_((own_node_ ? *own_node_ : store.node()).id(), (own_node_ ? *own_node_ : store.node()).incarnation(),
               store.state().clients.fetch_add(1, std::memory_order_relaxed)),
-      views_(store.shape().mirrored
-                 ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(), store.shape().lease_ns,
-                                           store.shape().geometry.bytes())
-                 : nullptr),
+      views_(store.shape().mirrored ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(),
+                                                              store.shape().lease_ns, store.shape().geometry.bytes())
+                                    : nullptr),
       connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, stats_),
       arena_(std::move(arena)),
       common_{own_node_ ? *own_node_ : store.node(),

@@ -67,8 +67,7 @@ Task<Step> Registrar::Register() {
     }
     if (free.empty() && home_.clients_used() < kMaxClients) {
       home_.AskToSwapEntry(batch, kClientsUsedOffset, home_.clients_used(),
-                           std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas,
-                           Word::kAnyones);
+                           std::min<uint64_t>(home_.clients_used() + kGrowth, kMaxClients), &words.cas, Word::kAnyones);
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       continue;
     }

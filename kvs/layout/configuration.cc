@@ -115,11 +115,16 @@ bool Configuration::RemoveDeadPool(const std::function<bool(const Replica&)>& is
 }
 
 std::vector<std::byte> Encode(const Configuration& configuration) {
-  std::vector<uint64_t> words = {kMagic, configuration.number, configuration.active ? 1u : 0u, configuration.home, configuration.replicas,
-                                 configuration.promoted, configuration.pools.size()};
+  std::vector<uint64_t> words = {kMagic,
+                                 configuration.number,
+                                 configuration.active ? 1u : 0u,
+                                 configuration.home,
+                                 configuration.replicas,
+                                 configuration.promoted,
+                                 configuration.pools.size()};
   for (const PoolView& view : configuration.pools) {
-    words.insert(words.end(), {view.pool, view.bytes, view.in_use ? 1u : 0u, view.learner.node, view.learner.incarnation,
-                             view.chain.size()});
+    words.insert(words.end(), {view.pool, view.bytes, view.in_use ? 1u : 0u, view.learner.node,
+                               view.learner.incarnation, view.chain.size()});
     for (const Replica& replica : view.chain) words.insert(words.end(), {replica.node, replica.incarnation});
   }
   const auto bytes = std::as_bytes(std::span(words));

@@ -46,8 +46,8 @@ struct Configuration {
   krcore::NodeId home = krcore::kNoNode;  // the pool with the directory and the clients
   uint32_t replicas = 1;                  // how many each pool is to have
   std::vector<PoolView> pools;
-  // The pool whose learner has become the tail in this configuration, which only that learner's process can make active;
-  // kNoNode: none has.
+  // The pool whose learner has become the tail in this configuration, which only that learner's process can make
+  // active; kNoNode: none has.
   krcore::NodeId promoted = krcore::kNoNode;
   friend bool operator==(const Configuration&, const Configuration&) = default;
 

@@ -57,10 +57,10 @@ class RoundTripEstimate {
 // one node execute in the order in which they were added, under the rules of krcore::VirtualQueue; verbs to different
 // nodes execute in any order.
 //
-// Where pools are mirrored, an address names a pool, and what is said of a memory node holds of a pool. The verbs go out
-// when the batch is run. A CAS takes as many round trips as the pool has replicas, and READs behind it go out with the
-// last of them. If a replica fails, the batch goes on in the next view: it ends with kUnavailable only if none is left,
-// or if nobody can tell what became of a CAS.
+// Where pools are mirrored, an address names a pool, and what is said of a memory node holds of a pool. The verbs go
+// out when the batch is run. A CAS takes as many round trips as the pool has replicas, and READs behind it go out with
+// the last of them. If a replica fails, the batch goes on in the next view: it ends with kUnavailable only if none is
+// left, or if nobody can tell what became of a CAS.
 //
 // Local buffers lie in the client's arena (or in a region whose lkey is given) and stay
 // borrowed until the batch was run, which must follow. A batch can be used again after that.
@@ -209,14 +209,15 @@ class Batch {
   int64_t sample_from_ns_ = 0;                // when it was run, if its round trip is measured; else 0
   std::coroutine_handle<> waiter_;
   std::vector<Late> late_;  // in order: all that was added after the first of them waits too
-  // Where pools are mirrored: READs that went to the tails when they were added; and all that is not done then, in order.
+  // Where pools are mirrored: READs that went to the tails when they were added; and all that is not done then, in
+  // order.
   struct Noted {
     Verb verb;
     krcore::NodeId pool, node;
   };
   std::vector<Noted> noted_;
   std::vector<MirroredVerb> mirrored_;
-  int64_t waits_since_ns_ = 0;          // since when nothing can be posted; 0: it is not so
+  int64_t waits_since_ns_ = 0;  // since when nothing can be posted; 0: it is not so
 };
 
 class Connections {

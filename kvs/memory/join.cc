@@ -229,7 +229,8 @@ Result<JoinResult> JoinMirrored(krcore::Node& node, krcore::Region& pool, bool b
     }
     Unformat(pool.bytes());
     if (begun != StatusCode::kExists) return begun;
-    const Status another(StatusCode::kInvalidArgument, "another memory node has begun a store whose pools are not mirrored");
+    const Status another(StatusCode::kInvalidArgument,
+                         "another memory node has begun a store whose pools are not mirrored");
     while (!ReadConfiguration(node, deadline).ok()) {
       if (!patience.Retry(another)) return another;
     }
@@ -245,9 +246,10 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
   if (configuration.ok()) return JoinMirrored(node, pool, false, home_options, deadline, patience, seen);
   if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
   if (!fresh && super.pool != krcore::kNoNode) {
-    return Status(StatusCode::kUnavailable,
-                  "the memory is that of a store whose pools are mirrored, and which of them hold what is not known any "
-                  "more, because all of its memory nodes were stopped");
+    return Status(
+        StatusCode::kUnavailable,
+        "the memory is that of a store whose pools are mirrored, and which of them hold what is not known any "
+        "more, because all of its memory nodes were stopped");
   }
   if (home_options.replicas > 1) {
     if (configuration.status() != StatusCode::kNotFound) return configuration.status();

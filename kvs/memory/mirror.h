@@ -17,7 +17,8 @@ namespace kvs {
 //
 // It matters whose it is when a CAS may have been done at a head that has left, and the word is found at the next one.
 // Then a word of one's own, which nobody else writes, is proof. Another word is none, and the CAS counts as lost, with
-// that word there. A hint is one's own, but nobody has to know whether it was ever in place: the CAS counts as lost, too.
+// that word there. A hint is one's own, but nobody has to know whether it was ever in place: the CAS counts as lost,
+// too.
 //
 // What the word names must be at a learner before the word is: who pushes a slot's word that another client has put in
 // place copies its block, and who puts a word of its own in place whatever that names. The latter was perhaps written
@@ -29,10 +30,10 @@ constexpr bool IsSlot(Word word) { return word == Word::kAnyonesSlot || word == 
 // A client's view of a mirrored pool.
 struct PoolChain {
   std::array<Replica, kMaxReplicas> replicas;
-  uint32_t length = 0;   // 0: there is no such pool
-  uint64_t bytes = 0;    // of the pool
+  uint32_t length = 0;  // 0: there is no such pool
+  uint64_t bytes = 0;   // of the pool
   Replica learner;
-  uint64_t learner_since = 0;  // the number of the first configuration with this learner
+  uint64_t learner_since = 0;                          // the number of the first configuration with this learner
   std::array<uint64_t, kMaxReplicas> replica_since{};  // by replica: that of the first one with it, as a learner or not
   uint64_t since = 0;    // the number of the first configuration with this chain and learner
   bool closed = false;   // nothing is posted: a replica is suspected, or a new view is not active yet
@@ -76,26 +77,26 @@ struct MirroredVerb {
   enum class At : uint8_t { kTail, kHead, kLearner } at = At::kTail;  // where a READ goes
   State state = State::kOpen;
   Phase phase = Phase::kHop;
-  bool posted_once = false;  // it may have changed something
+  bool posted_once = false;                           // it may have changed something
   std::array<Replica, kMaxReplicas + 1> posted_at{};  // where it was posted last
   uint32_t posted_count = 0;
-  bool under_way = false;    // it has left `expected` at the head, or may have, and is not done
-  uint64_t began = 0;        // the number of the configuration in use when the operation began
-  uint64_t since = 0;        // of the chain that it goes along
+  bool under_way = false;  // it has left `expected` at the head, or may have, and is not done
+  uint64_t began = 0;      // the number of the configuration in use when the operation began
+  uint64_t since = 0;      // of the chain that it goes along
   uint32_t hop = 0;
-  bool won = false;     // `desired` is, or was, at a head
-  bool maybe = false;   // ... or it may be, which nobody can tell
-  uint64_t target = 0;  // what the head has; the next replicas get it
-  uint64_t there = 0;   // what the last replica had after its hop
-  uint64_t learnt = 0;  // what the learner has
-  uint64_t latest = 0;  // what the tail had when it was read again
+  bool won = false;                           // `desired` is, or was, at a head
+  bool maybe = false;                         // ... or it may be, which nobody can tell
+  uint64_t target = 0;                        // what the head has; the next replicas get it
+  uint64_t there = 0;                         // what the last replica had after its hop
+  uint64_t learnt = 0;                        // what the learner has
+  uint64_t latest = 0;                        // what the tail had when it was read again
   std::array<Replica, kMaxReplicas> known{};  // those that have left `expected`, as far as this CAS knows
   uint32_t known_count = 0;
   // What is being copied to its learner, and how far that has come.
   NamedMemory copy;
   uint64_t copied_bytes = 0;
-  bool copies_own = false;  // it is memory of one's own word
-  uint64_t copy_since = 0;  // of the chain to which it is copied
+  bool copies_own = false;   // it is memory of one's own word
+  uint64_t copy_since = 0;   // of the chain to which it is copied
   uint64_t copied_word = 0;  // what this word names has been copied; 0, which names nothing: no word
   Phase behind_copy = Phase::kHop;
 

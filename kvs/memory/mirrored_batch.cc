@@ -142,12 +142,12 @@ Verb Batch::NextVerb(const MirroredVerb& mirrored) const {
   }
   const uint64_t piece = std::min(mirrored.copy.bytes - mirrored.copied_bytes, Connections::kCopyBytes);
   return {mirrored.phase == Phase::kCopyRead ? Opcode::kRead : Opcode::kWrite,
-          mirrored.copy.address.offset + mirrored.copied_bytes,
-          connections_->CopyBuffer(piece)};
+          mirrored.copy.address.offset + mirrored.copied_bytes, connections_->CopyBuffer(piece)};
 }
 
-// Makes a CAS that would put a word in place whose memory a learner may lack copy that first, and one with a word of its
-// own also to replicas that were learners since it began. False: it waits, because another one is copying; or it is lost.
+// Makes a CAS that would put a word in place whose memory a learner may lack copy that first, and one with a word of
+// its own also to replicas that were learners since it began. False: it waits, because another one is copying; or it is
+// lost.
 bool Batch::BeginCopy(MirroredVerb& mirrored) {
   using Phase = MirroredVerb::Phase;
   if (mirrored.phase == Phase::kReadTail || Mutated(Mutation::kPushWithoutBlock)) return true;
@@ -362,7 +362,9 @@ void Batch::TakeRound() {
       continue;
     }
     switch (mirrored.phase) {
-      case Phase::kHop: mirrored.Hopped(mirrored.posted_at[0], connections_->views_->Find(mirrored.pool)->length); break;
+      case Phase::kHop:
+        mirrored.Hopped(mirrored.posted_at[0], connections_->views_->Find(mirrored.pool)->length);
+        break;
       case Phase::kPush:
       case Phase::kPushAgain: mirrored.Pushed(); break;
       case Phase::kReadTail: mirrored.ReadTail(); break;

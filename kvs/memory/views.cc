@@ -168,7 +168,8 @@ void Views::CloseChanging() {
 
 bool Views::Idle() const {
   if (closed_to_new_ && closed_ != latest_.number) return false;
-  return std::ranges::all_of(connections_, [this](Connections* connections) { return connections->IdleForViews(*this); });
+  return std::ranges::all_of(connections_,
+                             [this](Connections* connections) { return connections->IdleForViews(*this); });
 }
 
 void Views::Use() {
@@ -182,7 +183,7 @@ void Views::Use() {
     std::array<uint64_t, kMaxReplicas> replica_since{};
     for (size_t i = 0; i < view.chain.size(); ++i) {
       const auto known = std::ranges::find(chain.all(), view.chain[i]);
-      replica_since[i] = known != chain.all().end() ? chain.replica_since[known - chain.all().begin()]
+      replica_since[i] = known != chain.all().end()       ? chain.replica_since[known - chain.all().begin()]
                          : chain.learner == view.chain[i] ? chain.learner_since
                                                           : latest_.number;
     }
@@ -250,14 +251,13 @@ bool Views::WriteNumber() {
 // [View 3] The word is the client's own, so it is WRITTEN.
 bool Views::Acknowledge() {
   return std::ranges::all_of(HomeReplicas(), [&](const Replica& replica) {
-    return AtHome(replica, [&](RemotePool& home) {
-      return home.Write(AcknowledgedOffset(*client_), latest_.number, Soon());
-    });
+    return AtHome(replica,
+                  [&](RemotePool& home) { return home.Write(AcknowledgedOffset(*client_), latest_.number, Soon()); });
   });
 }
 
-// [View 4] Any replica that stays will do, and the head does, because the number was written there before: a client that is not in the
-// table there gets no lease without this number.
+// [View 4] Any replica that stays will do, and the head does, because the number was written there before: a client
+// that is not in the table there gets no lease without this number.
 bool Views::AllHaveAcknowledged() {
   if (Mutated(Mutation::kViewActiveAtOnce)) return true;
   uint32_t used = 0;

@@ -63,8 +63,8 @@ class Views {
   }
   // Whether the node is in a chain that is another one in a configuration that is known.
   bool ChainChangesAt(krcore::NodeId node) const;
-  // Call it when a replica cannot be reached. If it is not the last one of its pool, it leaves the chain, and until then
-  // nothing is posted to the pool. False: it is the last one.
+  // Call it when a replica cannot be reached. If it is not the last one of its pool, it leaves the chain, and until
+  // then nothing is posted to the pool. False: it is the last one.
   bool Suspect(krcore::NodeId pool, const Replica& replica);
   // Call it when a replica of the home shows another number.
   void NoteNewer() {
@@ -75,9 +75,9 @@ class Views {
   // same time. kBadState: `change` does not want it. Otherwise the codes of CompareAndSetRecord. Afterwards the client
   // comes to use it as any other configuration.
   krcore::Status Change(const std::function<bool(Configuration&)>& change);
-  // What the process that has brought a learner up to date does with the view in which that becomes the tail: it makes it
-  // active if `valid` says so once all clients have acknowledged it, or else gives it up. `valid` gets the entries of the
-  // client table.
+  // What the process that has brought a learner up to date does with the view in which that becomes the tail: it makes
+  // it active if `valid` says so once all clients have acknowledged it, or else gives it up. `valid` gets the entries
+  // of the client table.
   using IsValid = std::function<bool(std::span<const ClientEntry> entries)>;
   void SetPromoter(IsValid valid) { valid_ = std::move(valid); }
   // Goes on with a change of views, if there is one.
@@ -124,14 +124,14 @@ class Views {
     Replica replica;
   };
   std::vector<Suspicion> suspects_;
-  bool looks_ = false;        // latest_ may be old, or is not used yet
+  bool looks_ = false;  // latest_ may be old, or is not used yet
   int64_t next_ns_ = INT64_MIN;
-  uint64_t written_ = 0;      // the number that was written to the home's replicas last
-  int64_t written_ns_ = 0;    // when that was done
+  uint64_t written_ = 0;    // the number that was written to the home's replicas last
+  int64_t written_ns_ = 0;  // when that was done
   uint64_t acknowledged_ = 0;
   bool any_learner_ = false;
   bool closed_to_new_ = false;
-  uint64_t closed_ = 0;       // the number for which all pools that change are closed
+  uint64_t closed_ = 0;  // the number for which all pools that change are closed
   IsValid valid_;
   std::vector<ClientEntry> entries_;  // as AllHaveAcknowledged read them last
   uint64_t removals_ = 0, changes_ = 0;

@@ -231,8 +231,8 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
       default: return true;
     }
   };
-  // A learner may lack the block of a slot that others have frozen, and gets it with a CAS that changes nothing. The new
-  // table is written to the learner as it is.
+  // A learner may lack the block of a slot that others have frozen, and gets it with a CAS that changes nothing. The
+  // new table is written to the learner as it is.
   const Views* const views = common_.connections.views();
   const auto may_be_lacking = [views](Slot slot) {
     return slot.state() == SlotState::kFrz && views != nullptr && views->any_learner();

@@ -149,8 +149,7 @@ void Splitter::AskToDecide(const Migration& migration, Migrating* now) {
       scratch.slots[i] = now->decision[i];
       scratch.batch->Write(&scratch.slots[i], at, sizeof(uint64_t));
     } else {
-      scratch.batch->CompareSwap(at, Slot::Pend().word(), now->decision[i], &scratch.cas[i],
-                                 Word::kAnyonesSlot);
+      scratch.batch->CompareSwap(at, Slot::Pend().word(), now->decision[i], &scratch.cas[i], Word::kAnyonesSlot);
     }
   }
 }
@@ -365,11 +364,14 @@ Task<Step> Splitter::FinishSplit(uint32_t child_index) {
     const bool finished_by_others = child_now.entry != migration.child.entry && !Mutated(Mutation::kFrzClearedLate);
     const uint64_t free = common_.NewFree().word();  // one for all: words must differ within a slot only
     for (uint32_t s = 0; s < slots && !finished_by_others;) {
-      workbench_.AskToSwap(migration.parent, &s, slots, [&](uint32_t index) -> std::optional<Workbench::Swap> {
-        const Slot slot = workbench_.ImageSlot(index);
-        if (slot.state() != SlotState::kFrz) return {};
-        return Workbench::Swap{SlotOffset(index), slot.word(), free};
-      }, Word::kAnyonesSlot);
+      workbench_.AskToSwap(
+          migration.parent, &s, slots,
+          [&](uint32_t index) -> std::optional<Workbench::Swap> {
+            const Slot slot = workbench_.ImageSlot(index);
+            if (slot.state() != SlotState::kFrz) return {};
+            return Workbench::Swap{SlotOffset(index), slot.word(), free};
+          },
+          Word::kAnyonesSlot);
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     }
   }

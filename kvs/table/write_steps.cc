@@ -331,8 +331,7 @@ Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
 
 Task<Step> Writer::AbortTentative(PendingWrite& write) {
   Operation& op = *write.op;
-  op.batch.CompareSwap(write.at(), write.now.word(), common_.NewFree().word(), &op.buffers->cas[0],
-                       Word::kAnyonesSlot);
+  op.batch.CompareSwap(write.at(), write.now.word(), common_.NewFree().word(), &op.buffers->cas[0], Word::kAnyonesSlot);
   const Outcome aborted = co_await op.batch.Run();
   co_return aborted == Outcome::kOk ? Step::kOk : Step::kUnavailable;  // lost: somebody else had killed it
 }

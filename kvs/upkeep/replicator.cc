@@ -60,8 +60,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     }
     if (place == Place::kNowhere) {
       if (std::exchange(joined, true)) co_return Status(StatusCode::kBadState, "the learner was thrown out");
-      const Status added =
-          views->Change([&](Configuration& next) { return next.AddLearner(pool, learner); });
+      const Status added = views->Change([&](Configuration& next) { return next.AddLearner(pool, learner); });
       if (added == StatusCode::kBadState) {
         co_return Status(StatusCode::kBadState, "the pool has all its replicas, or another learner");
       }
@@ -154,8 +153,7 @@ Task<Step> Replicator::Sweep(krcore::NodeId pool) {
   if (pool == common_.shape.home) {
     // `configuration` and what clients acknowledge are written to the learner, too.
     constexpr uint64_t kAfter = kConfigurationOffset + sizeof(uint64_t);
-    KVS_CO_RETURN_UNLESS_OK(
-        co_await Bring({pool, kHomeAreaOffset}, kConfigurationOffset - kHomeAreaOffset, false));
+    KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kHomeAreaOffset}, kConfigurationOffset - kHomeAreaOffset, false));
     KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kAfter}, AcknowledgedOffset(0) - kAfter, false));
     KVS_CO_RETURN_UNLESS_OK(co_await Bring({pool, kDirectoryOffset}, uint64_t{8} << kMaxDepth, false));
   }

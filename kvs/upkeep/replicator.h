@@ -19,10 +19,10 @@ namespace kvs {
 
 // What a replicator has done so far.
 struct ReplicatorReport {
-  uint64_t passes = 0;          // over everything, begun
-  uint64_t words_pushed = 0;    // words that the learner lacked, or had not yet
-  uint64_t tables = 0;          // looked through in this pass
-  uint64_t promotions = 0;      // begun
+  uint64_t passes = 0;        // over everything, begun
+  uint64_t words_pushed = 0;  // words that the learner lacked, or had not yet
+  uint64_t tables = 0;        // looked through in this pass
+  uint64_t promotions = 0;    // begun
 };
 
 class Replicator : private Part {

@@ -18,7 +18,8 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
   configuration.replicas = static_cast<uint32_t>(chains.front().size());
   for (size_t i = 0; i < chains.size(); ++i) {
     const auto pool = static_cast<krcore::NodeId>(i + 1);
-    kvs::PoolView view{.pool = pool, .bytes = chains[i].front().region->bytes().size(), .in_use = true, .chain = {}, .learner = {}};
+    kvs::PoolView view{
+        .pool = pool, .bytes = chains[i].front().region->bytes().size(), .in_use = true, .chain = {}, .learner = {}};
     for (const MirrorNode& replica : chains[i]) {
       const std::span<std::byte> bytes = replica.region->bytes();
       KRCORE_RETURN_IF_ERROR(kvs::FormatPool(bytes, replica.node->id(), options.chunk_bytes, pool));
@@ -38,7 +39,8 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
     }
     configuration.pools.push_back(view);
   }
-  return chains.front().front().node->CompareAndSetRecord(kvs::kConfigurationRecord, 0, Encode(configuration), deadline);
+  return chains.front().front().node->CompareAndSetRecord(kvs::kConfigurationRecord, 0, Encode(configuration),
+                                                          deadline);
 }
 
 Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId pool, krcore::Deadline deadline) {

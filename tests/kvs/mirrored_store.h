@@ -18,13 +18,14 @@ struct MirrorNode {
   krcore::Region* region = nullptr;
 };
 
-// Formats the regions, publishes the nodes, and writes the fabric's record. chains[i] has the replicas of pool i + 1, from
-// head to tail; their regions are equally long. Pool 1 is the home. The options must have a seed.
+// Formats the regions, publishes the nodes, and writes the fabric's record. chains[i] has the replicas of pool i + 1,
+// from head to tail; their regions are equally long. Pool 1 is the home. The options must have a seed.
 krcore::Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, const kvs::HomeOptions& options,
                                  krcore::Deadline deadline);
 
 // Makes the region of the node, which is open, ready to be a learner of the pool, and publishes the node.
-krcore::Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId pool, krcore::Deadline deadline);
+krcore::Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId pool,
+                              krcore::Deadline deadline);
 
 }  // namespace surgekv_test
 

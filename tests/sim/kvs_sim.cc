@@ -13,6 +13,7 @@
 
 DEFINE_uint64(seeds, 100, "runs");
 DEFINE_uint64(from, 1, "first seed");
+DEFINE_bool(joins, false, "memory nodes join mirrored stores, too (not all of these runs come to their end yet)");
 DEFINE_uint32(replicas, 0,
               "of each pool, 1 to 3; more than 1: mirrored pools, whose memory nodes die; 0: as each seed says");
 DEFINE_uint32(jobs, 0, "runs at a time; 0: one for each core");
@@ -39,6 +40,7 @@ RunnerOptions Options() {
   options.from = FLAGS_from;
   options.seeds = FLAGS_seeds;
   options.replicas = FLAGS_replicas;
+  options.joins = FLAGS_joins;
   options.jobs = FLAGS_jobs != 0 ? FLAGS_jobs : static_cast<uint32_t>(sysconf(_SC_NPROCESSORS_ONLN));
   options.seed_limit_s = FLAGS_seed_limit_s;
   options.trace = FLAGS_trace;
@@ -73,7 +75,7 @@ int RunAll(kvs::Mutation mutation) {
   });
   std::printf("%lu seeds, %lu violations\n", runs, violations);
   int missing = 0;
-  const bool mirrored = FLAGS_replicas != 1, single = FLAGS_replicas < 2;
+  const bool mirrored = FLAGS_replicas != 1, single = FLAGS_replicas < 2, joining = FLAGS_joins;
   const auto print = [&missing](uint64_t count, const char* what, bool required) {
     const bool misses = required && count == 0;
     std::printf("%14lu  %s%s\n", count, what, misses ? "   <-- did not happen" : "");
@@ -197,7 +199,7 @@ int Main() {
   if (!FLAGS_scenario.empty()) return RunOneScenario(FLAGS_scenario, mutation);
   if (FLAGS_in_process) {
     kvs::active_mutation = mutation;
-    const SeedResult result{FLAGS_from, RunSimulation(MakePlan(FLAGS_from, FLAGS_replicas), FLAGS_trace)};
+    const SeedResult result{FLAGS_from, RunSimulation(MakePlan(FLAGS_from, FLAGS_replicas, FLAGS_joins), FLAGS_trace)};
     if (!result.run.violation.empty()) PrintViolation(result, FLAGS_replicas, FLAGS_mutant);
     return result.run.violation.empty() ? 0 : 1;
   }

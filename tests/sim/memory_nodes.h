@@ -48,8 +48,8 @@ class MemoryNodes {
   bool closed() const { return nodes_.empty(); }
 
   bool mirrored() const { return options_.replicas > 1; }
-  // Returns the id of the memory node that has this replica of the pool at first, 0 being the head. The pool's id is that
-  // of its only memory node, if it is not mirrored.
+  // Returns the id of the memory node that has this replica of the pool at first, 0 being the head. The pool's id is
+  // that of its only memory node, if it is not mirrored.
   static krcore::NodeId NodeOf(krcore::NodeId pool, uint32_t replica) { return pool + kIdsApart * replica; }
   // Returns the pool in whose chain the node is, or whose learner it is; kNoNode: none.
   krcore::NodeId PoolOf(krcore::NodeId node) const;
@@ -78,8 +78,8 @@ class MemoryNodes {
   // The memory that READs of the pool see.
   std::span<std::byte> TailOf(krcore::NodeId pool) const { return BytesOf(ChainOf(pool).back(), pool); }
   kvs::HomeArea Home() const;
-  // Returns, for the checker, the image of each pool in use that is `from_tail` places before the tail of its chain, or of the
-  // head if the chain is shorter.
+  // Returns, for the checker, the image of each pool in use that is `from_tail` places before the tail of its chain, or
+  // of the head if the chain is shorter.
   std::vector<surgekv_test::PoolImage> Images(uint32_t from_tail) const;
   // The length of the longest chain.
   uint32_t LongestChain() const;

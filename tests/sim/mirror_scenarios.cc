@@ -8,8 +8,8 @@
 namespace surgekv_sim {
 namespace {
 
-using kvs::Mutation;
 using krcore::rnic::sim::Chaos;
+using kvs::Mutation;
 
 constexpr uint32_t kKey = 7;
 constexpr int64_t kLeaseNs = 1'000 * kMs;

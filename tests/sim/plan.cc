@@ -53,10 +53,19 @@ void AddJoins(std::mt19937_64& random, Plan* plan) {
 }  // namespace
 
 const char* FaultName(FaultKind kind) {
-  static constexpr const char* kNames[kFaultKinds] = {
-      "kill",        "pause",   "pause of a splitter", "pause of a process", "stall", "queues break",
-      "node breaks", "arrival", "departure",           "compaction",         "drain", "memory node dies",
-      "memory node joins"};
+  static constexpr const char* kNames[kFaultKinds] = {"kill",
+                                                      "pause",
+                                                      "pause of a splitter",
+                                                      "pause of a process",
+                                                      "stall",
+                                                      "queues break",
+                                                      "node breaks",
+                                                      "arrival",
+                                                      "departure",
+                                                      "compaction",
+                                                      "drain",
+                                                      "memory node dies",
+                                                      "memory node joins"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -66,7 +75,7 @@ int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high) {
   return static_cast<int64_t>(static_cast<double>(low) * std::exp(span * x));
 }
 
-Plan MakePlan(uint64_t seed, uint32_t replicas) {
+Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
   std::mt19937_64 random(seed * 0x9e3779b97f4a7c15 + 1);
   const auto below = [&random](uint64_t n) { return static_cast<uint32_t>(random() % n); };
   const auto one_of = [&below](auto... values) {
@@ -192,7 +201,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas) {
     add(FaultKind::kKillMemoryNode, below(4));
     std::stable_sort(plan.faults.begin(), plan.faults.end(),
                      [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
-    AddJoins(random, &plan);
+    if (joins) AddJoins(random, &plan);
   }
   return plan;
 }
@@ -227,7 +236,8 @@ std::string Plan::ToString() const {
       text += std::string(fault.before ? " before" : " behind") + " verb " + std::to_string(fault.verb);
     }
     if (fault.kind == FaultKind::kJoin && fault.verb != 0) {
-      text += std::string(", and is killed ") + (fault.before ? "before" : "behind") + " verb " + std::to_string(fault.verb);
+      text += std::string(", and is killed ") + (fault.before ? "before" : "behind") + " verb " +
+              std::to_string(fault.verb);
     }
     if (fault.kind <= FaultKind::kStall) text += ", " + std::to_string(fault.duration_ns / kUs) + " us";
     text += "\n";

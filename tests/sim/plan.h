@@ -78,8 +78,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-// `replicas`: of each pool; 0: as the seed says.
-Plan MakePlan(uint64_t seed, uint32_t replicas = 0);
+// `replicas`: of each pool; 0: as the seed says. `joins`: memory nodes join mirrored stores.
+Plan MakePlan(uint64_t seed, uint32_t replicas = 0, bool joins = false);
 
 // Returns a number in [low, high], short times as often as long ones.
 int64_t LogUniform(std::mt19937_64& random, int64_t low, int64_t high);

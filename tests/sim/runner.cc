@@ -48,7 +48,7 @@ void WriteAll(int fd, const void* data, size_t bytes) {
   }
   kvs::active_mutation = options.mutation;
   const RunResult result =
-      options.run ? options.run(seed) : RunSimulation(MakePlan(seed, options.replicas), options.trace);
+      options.run ? options.run(seed) : RunSimulation(MakePlan(seed, options.replicas, options.joins), options.trace);
   Header header{};
   header.digest = result.digest;
   header.counts = result.counts;

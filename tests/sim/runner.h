@@ -22,6 +22,7 @@ struct RunnerOptions {
   uint64_t from = 1;
   uint64_t seeds = 1;
   uint32_t replicas = 0;       // as MakePlan
+  bool joins = false;          // likewise
   uint32_t jobs = 1;           // seeds at a time
   uint32_t seed_limit_s = 20;  // of CPU time; a seed that needs more counts as a violation, "stuck"
   kvs::Mutation mutation = kvs::Mutation::kNone;

@@ -482,7 +482,8 @@ std::span<const Scenario> Scenarios() {
          DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
     };
-    for (const auto& others : {MemoryScenarios(), MirrorScenarios()}) all.insert(all.end(), others.begin(), others.end());
+    for (const auto& others : {MemoryScenarios(), MirrorScenarios()})
+      all.insert(all.end(), others.begin(), others.end());
     return all;
   }();
   return kAll;

@@ -21,8 +21,8 @@ Process* Simulation::AnyProcess(bool may_be_doomed, bool may_join) {
   return living.empty() ? nullptr : living[Below(living.size())];
 }
 
-// Somebody must be left, and so must a replica of each pool. Only one memory node at a time is about to die: others that
-// are, too, might become the replicas of one pool.
+// Somebody must be left, and so must a replica of each pool. Only one memory node at a time is about to die: others
+// that are, too, might become the replicas of one pool.
 Process* Simulation::AnyVictim() {
   std::vector<Process*> victims, joiners;
   const NodeId doomed = DoomedMemoryNode();

@@ -122,7 +122,8 @@ surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
 // again with another block, and meets its INS only if it has to insert once more in the same table: not if another
 // client has put the key meanwhile. All other clients end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (world_.stats().broken > 0 || any_gave_up_) return true;  // the verb that would have ended it may have broken, whoever posted it
+  if (world_.stats().broken > 0 || any_gave_up_)
+    return true;  // the verb that would have ended it may have broken, whoever posted it
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
@@ -182,7 +183,8 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
     for (const auto& [key, value] : tails.contents) {
       const auto found = report.contents.find(key);
       if (found == report.contents.end()) return Violation("replica", std::string(name).append(" lack ").append(key));
-      if (found->second != value) return Violation("replica", std::string(name).append(" have another value of ").append(key));
+      if (found->second != value)
+        return Violation("replica", std::string(name).append(" have another value of ").append(key));
     }
     return Violation("replica", name + " have more keys than the tails");
   }
@@ -191,9 +193,7 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
   CheckBytes();
 }
 
-bool Simulation::Undisturbed() const {
-  return !MayLag() && result_.counts.memory_node_deaths == 0 && joiners_.empty();
-}
+bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0 && joiners_.empty(); }
 
 void Simulation::CheckBytes() {
   const kvs::SubtableGeometry geometry{.groups = plan_.groups};

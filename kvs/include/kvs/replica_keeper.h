@@ -1,7 +1,7 @@
 // ReplicaKeeper: makes the memory of one memory node a replica of a mirrored pool, and keeps an eye on whether it still
-// is one (docs/replication.md, "A replica joins"). If no pool lacks a replica, it makes a new pool, which comes into use
-// when others have joined it. It runs in the process of the memory node, which is a client while it
-// brings its memory up to date.
+// is one (docs/replication.md, "A replica joins"). If no pool lacks a replica, it makes a new pool, which comes into
+// use when others have joined it. It runs in the process of the memory node, which is a client while it brings its
+// memory up to date.
 //
 //   auto keeper = kvs::ReplicaKeeper::Create(*store, memory_node, region).value();
 //   while (serving) Sleep(keeper->Step());
