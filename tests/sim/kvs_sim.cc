@@ -132,6 +132,10 @@ int RunMutants() {
   uint32_t missed = 0, surprises = 0;
   std::printf("%-30s %5s  %-8s %-33s %s\n", "mutant", "runs", "noticed", "caught by", "what was taken away");
   for (const MutationInfo& info : Mutations()) {
+    if (NeedsJoins(info.mutation) && !FLAGS_joins) {
+      std::printf("%-30s not tried: it needs --joins\n", info.name);
+      continue;
+    }
     const Noticed noticed = Notice(info);
     const char* harmless = WhyHarmless(info.mutation);
     const bool caught = !noticed.what.empty();
