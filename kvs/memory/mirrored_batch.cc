@@ -97,7 +97,8 @@ void Batch::Begin() {
 // A READ goes to the tail at once if nothing that has to be done before is in the way. (Add has counted it.)
 void Batch::AddNoted(NodeId pool, const Verb& verb) {
   const PoolChain* const chain = connections_->views_->Find(pool);
-  if (at_once_ == AtOnce::kNoted && !in_rounds_ && verb.opcode == Opcode::kRead && chain != nullptr && !chain->closed &&
+  if (at_once_ == AtOnce::kNoted && !in_rounds_ && verb.opcode == Opcode::kRead && chain != nullptr &&
+      (!chain->closed || Mutated(Mutation::kPostsToClosed)) &&
       !Mutated(Mutation::kReadHead)) {
     Connections::Peer& peer = connections_->peers_[chain->tail().node];
     if (peer.connected && connections_->HasRoom(peer, this, 1)) {

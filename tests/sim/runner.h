@@ -45,9 +45,9 @@ std::span<const MutationInfo> Mutations();
 // Returns why the store is right even without this protection (tests/sim/README.md), or null if it is not.
 const char* WhyHarmless(kvs::Mutation mutation);
 // Returns how many replicas the pools have in runs that are to notice that the protection is missing; 0: any.
+uint32_t ReplicasFor(kvs::Mutation mutation);
 // Whether only runs in which memory nodes join can notice the mutant.
 bool NeedsJoins(kvs::Mutation mutation);
-uint32_t ReplicasFor(kvs::Mutation mutation);
 // Returns null if there is none of that name.
 const MutationInfo* FindMutation(std::string_view name);
 
