@@ -49,7 +49,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   region_ = *std::move(region);
   batch_.Attach(&common_.connections, region_->lkey());
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
-  bool joined = false;
+  bool joined = false, gave_up = false;
   while (!deadline.Passed(common_.clock) && !epochs_.own_work.closing) {
     co_await epochs_.operations.Pause(kLookNs);
     if (views->changing()) continue;
@@ -69,6 +69,8 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       continue;
     }
     joined = true;
+    // Clients whose lease has ended meanwhile get it again before the next view, in which they could not renew it.
+    if (std::exchange(gave_up, false)) co_await epochs_.operations.Pause(views->lease_ns() / 2);
     const Step peaceful = co_await AwaitPeace();
     if (peaceful != Step::kOk) continue;
     ++report_->passes;
@@ -84,6 +86,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
+    gave_up = promoted.ok();
   }
   views->SetPromoter({});
   co_return StatusCode::kTimeout;
