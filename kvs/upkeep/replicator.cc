@@ -50,6 +50,8 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   batch_.Attach(&common_.connections, region_->lkey());
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
   bool joined = false, gave_up = false;
+  uint64_t number = 0;  // of the view in use, and since when it is
+  int64_t since_ns = 0;
   while (!deadline.Passed(common_.clock) && !epochs_.own_work.closing) {
     co_await epochs_.operations.Pause(kLookNs);
     if (views->changing()) continue;
@@ -69,8 +71,9 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       continue;
     }
     joined = true;
+    if (std::exchange(number, views->number()) != views->number()) since_ns = common_.clock.NowNs();
     // Clients whose lease has ended meanwhile get it again before the next view, in which they could not renew it.
-    if (std::exchange(gave_up, false)) co_await epochs_.operations.Pause(views->lease_ns() / 2);
+    if (gave_up && common_.clock.NowNs() - since_ns < views->lease_ns() / 2) continue;
     const Step peaceful = co_await AwaitPeace();
     if (peaceful != Step::kOk) continue;
     ++report_->passes;
@@ -86,7 +89,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
-    gave_up = promoted.ok();
+    gave_up |= promoted.ok();
   }
   views->SetPromoter({});
   co_return StatusCode::kTimeout;
