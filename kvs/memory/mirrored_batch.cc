@@ -439,7 +439,10 @@ bool Connections::HasCopyBuffer() {
 bool Connections::IdleForViews(const Views& views) {
   // What is not posted now must not wait for a lease that is renewed only in another view.
   if (lease_ != nullptr && !lease_->MayPost()) DiscardUnposted();
-  if (std::ranges::any_of(going_on_, [](const Batch* batch) { return batch->awaits_round(); })) return false;
+  // Rounds that have ended count in this view. Not to take them now would post them again first, for ever without a lease.
+  for (Batch* const batch : going_on_) {
+    if (batch->awaits_round()) batch->TakeRound();
+  }
   for (uint32_t i = 0; i < connected_count_; ++i) {
     if (!peers_[connected_[i]].outbox->idle() && views.ChainChangesAt(connected_[i])) return false;
   }

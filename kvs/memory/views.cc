@@ -91,7 +91,10 @@ bool Views::Look() {
 Status Views::Change(const std::function<bool(Configuration&)>& change) {
   Result<Configuration> read = ReadConfiguration(node_, Soon(), &version_);
   if (!read.ok()) return read.status();
-  if (!read->active) return {StatusCode::kExists, "another change of the store's replicas is under way"};
+  if (!read->active) {
+    NoteNewer();  // perhaps nobody else knows of it
+    return {StatusCode::kExists, "another change of the store's replicas is under way"};
+  }
   if (!change(*read)) return StatusCode::kBadState;
   const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(*read), Soon());
   if (set.ok()) NoteNewer();

@@ -49,7 +49,9 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   region_ = *std::move(region);
   batch_.Attach(&common_.connections, region_->lkey());
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
-  bool joined = false;
+  bool joined = false, gave_up = false;
+  uint64_t number = 0;  // of the view in use, and since when it is
+  int64_t since_ns = 0;
   while (!deadline.Passed(common_.clock) && !epochs_.own_work.closing) {
     co_await epochs_.operations.Pause(kLookNs);
     if (views->changing()) continue;
@@ -68,6 +70,9 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       continue;
     }
     joined = true;
+    if (std::exchange(number, views->number()) != views->number()) since_ns = common_.clock.NowNs();
+    // Clients whose lease has ended meanwhile get it again before the next view, in which they could not renew it.
+    if (gave_up && common_.clock.NowNs() - since_ns < views->lease_ns() / 2) continue;
     const Step peaceful = co_await AwaitPeace();
     if (peaceful != Step::kOk) continue;
     ++report_->passes;
@@ -83,6 +88,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
+    gave_up |= promoted.ok();
   }
   views->SetPromoter({});
   co_return StatusCode::kTimeout;

@@ -238,7 +238,7 @@ void Simulation::PollMemoryNodes() {
 }
 
 void Simulation::Housekeep() {
-  if (housekeeper_ == nullptr || world_.now_ns() < housekeep_at_ns_) return;
+  if (housekeeper_ == nullptr || world_.now_ns() < housekeep_at_ns_ || PromotionPending()) return;
   const int64_t next_ns = housekeeper_->Step();
   housekeep_at_ns_ = world_.now_ns() + next_ns;
 }
@@ -266,7 +266,7 @@ void Simulation::PollClient(ClientState& state) {
     state.heartbeat_ns = begun_ns;
   }
   Ambush(state);
-  if (state.leaving && state.in_flight == 0) {
+  if (state.leaving && state.in_flight == 0 && !PromotionPending()) {
     Trace("client %u leaves", state.number);
     Close(state);
     ++result_.counts.departures;

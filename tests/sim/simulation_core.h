@@ -234,6 +234,7 @@ class Simulation {
   bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
   std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
   kvs::Configuration watched_;
+  int64_t watched_ns_ = 0;  // when that was another one
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;

@@ -52,7 +52,11 @@ Joiner* Simulation::NextJoiner() {
 
 void Simulation::StepJoiner(Joiner& joiner) {
   world_.RunUntil(std::max(world_.now_ns(), joiner.step_at_ns));
-  if (joiner.state != kvs::ReplicaState::kLearner && PromotionPending()) {
+  // A keeper without a client would begin one to go on with a view of which nobody knows. While that call blocks, all
+  // clients stand still, and the view comes only by the end of their leases.
+  const bool known = world_.now_ns() - watched_ns_ < 2 * kLeaseNs && !memory_nodes_.configuration().active;
+  if (joiner.state != kvs::ReplicaState::kLearner && (PromotionPending() || known)) {
+    WatchViews();
     joiner.step_at_ns = world_.now_ns() + kMs;
     return;
   }
@@ -132,6 +136,7 @@ void Simulation::WatchViews() {
     Trace("view %lu, %s,%s", now.number, now.active ? "active" : "pending", text.c_str());
   }
   watched_ = now;
+  watched_ns_ = world_.now_ns();
 }
 
 std::string Simulation::Lacking() const {
