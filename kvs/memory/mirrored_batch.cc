@@ -98,8 +98,7 @@ void Batch::Begin() {
 void Batch::AddNoted(NodeId pool, const Verb& verb) {
   const PoolChain* const chain = connections_->views_->Find(pool);
   if (at_once_ == AtOnce::kNoted && !in_rounds_ && verb.opcode == Opcode::kRead && chain != nullptr &&
-      (!chain->closed || Mutated(Mutation::kPostsToClosed)) &&
-      !Mutated(Mutation::kReadHead)) {
+      (!chain->closed || Mutated(Mutation::kPostsToClosed)) && !Mutated(Mutation::kReadHead)) {
     Connections::Peer& peer = connections_->peers_[chain->tail().node];
     if (peer.connected && connections_->HasRoom(peer, this, 1)) {
       Connections::Add<1>(*this, peer, {verb});
@@ -439,7 +438,8 @@ bool Connections::HasCopyBuffer() {
 bool Connections::IdleForViews(const Views& views) {
   // What is not posted now must not wait for a lease that is renewed only in another view.
   if (lease_ != nullptr && !lease_->MayPost()) DiscardUnposted();
-  // Rounds that have ended count in this view. Not to take them now would post them again first, for ever without a lease.
+  // Rounds that have ended count in this view. Not to take them now would post them again first, for ever without a
+  // lease.
   for (Batch* const batch : going_on_) {
     if (batch->awaits_round()) batch->TakeRound();
   }
