@@ -240,6 +240,8 @@ void Batch::EndVerb(MirroredVerb& mirrored, MirroredVerb::State state) {
 }
 
 bool Batch::PostRound() {
+  // Room for the READs that may have to be asked again: copying_ points to one of these verbs.
+  mirrored_.reserve(mirrored_.size() + noted_.size());
   using State = MirroredVerb::State;
   using Phase = MirroredVerb::Phase;
   bool left = false;

@@ -1,5 +1,9 @@
 #include "tests/sim/mirror_scenarios.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <ranges>
+
 #include "kvs/client/client_core.h"
 #include "kvs/memory/views.h"
 #include "tests/sim/script.h"
@@ -58,6 +62,34 @@ RunResult ReaderOfAnOldView(uint64_t point) {
       PollAll(stage, {reader, writer}, 1);
     }
     return waited;
+  });
+  return result;
+}
+
+// The same, but the reader has acknowledged the new view, and is then not polled until the writer has used it.
+RunResult ReaderThatHasAcknowledged(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .replicas = 2}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
+    (void)stage.Do(writer, OpKind::kInsert, kKey);
+    (void)stage.Do(reader, OpKind::kGet, kKey);
+    PollAll(stage, {writer, reader}, static_cast<uint32_t>(point));
+    Suspect(stage, writer, false);
+    const uint32_t update = stage.Begin(writer, OpKind::kUpdate, kKey);
+    stage.Poll(writer, 10);
+    ViewsOf(stage, reader).NoteNewer();
+    const auto acknowledged = [&] {
+      const kvs::HomeArea home = stage.Home();
+      return std::ranges::count(home.acknowledged, home.configuration) == (home.configuration > 1 ? 2 : -1);
+    };
+    for (uint32_t round = 0; round < 2'000 && !acknowledged(); ++round) PollAll(stage, {writer, reader}, 1);
+    const bool held = acknowledged() && ViewsOf(stage, reader).changing();
+    (void)stage.PollUntil(
+        writer, [&] { return stage.Ended(update); }, 2'000);
+    const uint32_t get = stage.Begin(reader, OpKind::kGet, kKey);
+    (void)stage.PollUntil(
+        reader, [&] { return stage.Ended(get); }, 2'000);
+    return held;
   });
   return result;
 }
@@ -123,6 +155,7 @@ RunResult HopWhileAViewIsAcknowledged(uint64_t point) {
 std::vector<Scenario> MirrorScenarios() {
   return {
       {"ReaderOfAnOldView", {Mutation::kViewActiveAtOnce}, 8, ReaderOfAnOldView},
+      {"ReaderThatHasAcknowledged", {Mutation::kPostsToClosed}, 8, ReaderThatHasAcknowledged},
       {"HopThatArrivesBehindTheLease", {Mutation::kHopsWithoutLease}, 4, HopThatArrivesBehindTheLease},
       {"HopWhileAViewIsAcknowledged", {Mutation::kAcknowledgedEarly}, 16, HopWhileAViewIsAcknowledged},
   };
