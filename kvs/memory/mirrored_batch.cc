@@ -86,6 +86,10 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 // ---- one batch
 
+bool Batch::Outlived() const {
+  return connections_->mirrored() && began_ < connections_->views_->heads_since();
+}
+
 void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, MirroredVerb::At at) {
   if (mirrored_.empty()) {
     outcome_ = Outcome::kOk;
