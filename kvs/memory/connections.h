@@ -83,6 +83,8 @@ class Batch {
     began_ = other.began_;
   }
   bool Stale() const;
+  // Whether all replicas of some pool have come since it was renewed: what was written there before may be nowhere.
+  bool Outlived() const;
   // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
   void CountForOperation(bool counts) { of_operation_ = counts; }
   // Sets `worth` of Outbox::TakeForHint, until the batch is renewed.

@@ -86,6 +86,10 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 // ---- one batch
 
+bool Batch::Outlived() const {
+  return connections_->mirrored() && began_ < connections_->views_->heads_since();
+}
+
 void Batch::Begin() {
   outcome_ = Outcome::kOk;
   discarded_ = 0;

@@ -199,6 +199,8 @@ void Views::Use() {
     chain.learner = view.learner;
     chain.closed = chain.changes = false;
   }
+  heads_since_ = 0;
+  for (const PoolChain& chain : chains_) heads_since_ = std::max(heads_since_, chain.replica_since[0]);
   closed_to_new_ = false;
   const auto learns = [](const PoolView& view) { return view.learner.exists(); };
   any_learner_ = std::ranges::any_of(latest_.pools, learns);

@@ -54,6 +54,8 @@ class Views {
   int64_t lease_ns() const { return lease_ns_; }
   uint64_t table_bytes() const { return table_bytes_; }
   bool any_learner() const { return any_learner_; }
+  // The number of the first configuration in which the present head of each pool was a replica or learner.
+  uint64_t heads_since() const { return heads_since_; }
   // Whether no CAS begins, because a replica joins and all CASes that are under way have to end first.
   bool closed_to_new() const { return closed_to_new_; }
   // Returns null if the store has no such pool.
@@ -130,6 +132,7 @@ class Views {
   int64_t written_ns_ = 0;  // when that was done
   uint64_t acknowledged_ = 0;
   bool any_learner_ = false;
+  uint64_t heads_since_ = 0;
   bool closed_to_new_ = false;
   uint64_t closed_ = 0;  // the number for which all pools that change are closed
   IsValid valid_;

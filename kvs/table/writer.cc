@@ -108,6 +108,9 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     if (op.batch.Stale()) [[unlikely]] {
       epochs_.operations.BeginAgain(op);
       block = {};  // it belongs to an earlier registration
+    } else if (op.batch.Outlived()) [[unlikely]] {
+      op.batch.Renew();
+      block = {};
     } else if (block.address.valid() && epochs_.memory->IsEvacuating(block.address)) [[unlikely]] {
       block = {};  // its chunk is being emptied, and an operation that waited does not hold that up any more
     } else if (block.tentatives == kTentativeWords) [[unlikely]] {

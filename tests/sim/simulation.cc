@@ -250,7 +250,9 @@ void Simulation::PollClient(ClientState& state) {
   const int64_t begun_ns = world_.now_ns();
   if (begun_ns - state.heartbeat_ns > kLeaseNs - kLeaseNs / 4) state.lapsed_ns = begun_ns;
   uint32_t polls = 1;
-  if (!waits_for_replicas_ && Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
+  // Polls in vain cost more CPU than they show while a memory node copies, which takes long.
+  const bool copies = waits_for_replicas_ || (!joiners_.empty() && world_.now_ns() < slow_until_ns_);
+  if (!copies && Chance(plan_.spin)) polls = static_cast<uint32_t>(LogUniform(random_, 2, 1'500));
   // Time stands still meanwhile. After this many polls without a completion, one of which looked at the clock, another
   // poll does nothing.
   for (uint32_t idle = 0; polls > 0 && idle <= kIdlePolls && !CheckDeath(*state.process); --polls) {

@@ -231,6 +231,7 @@ class Simulation {
   std::deque<ClientState> clients_;
   std::deque<Joiner> joiners_;
   bool waits_for_replicas_ = false;
+  int64_t promoted_ns_ = -1;    // when a learner last became a tail
   bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
   std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
   kvs::Configuration watched_;

@@ -76,8 +76,10 @@ void Simulation::StepJoiner(Joiner& joiner) {
   if (stats.state != joiner.state) {
     Trace("memory node %u is now a %s, of pool %u", joiner.process->memory_node,
           std::string(ReplicaStateName(stats.state)).c_str(), stats.pool);
-    counts.learners_promoted +=
-        joiner.state == kvs::ReplicaState::kLearner && stats.state == kvs::ReplicaState::kMember;
+    if (joiner.state == kvs::ReplicaState::kLearner && stats.state == kvs::ReplicaState::kMember) {
+      ++counts.learners_promoted;
+      promoted_ns_ = world_.now_ns();
+    }
     counts.pools_made += joiner.state == kvs::ReplicaState::kSpare && stats.state == kvs::ReplicaState::kMember;
     joiner.passed = joiner.passed && stats.state == kvs::ReplicaState::kLearner;
   }

@@ -131,6 +131,8 @@ bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
     if (left.key != history_.NameOf(insert.key)) return false;
     const ClientState& owner = clients_[insert.client - 1];
     if (insert.end == 0) return owner.process->dead;
+    // All replicas of its time have left, and it has gone on with another block.
+    if (insert.start_ns <= promoted_ns_ && result_.counts.memory_node_deaths > 0) return true;
     return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
                        [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
   }
