@@ -77,7 +77,8 @@ void ReplicaKeeperCore::Look() {
     (void)Set(next, version);
     return;
   }
-  const bool was_used = stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
+  const bool was_used =
+      report_.joined || stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
   stats_.is_home = false;
   for (const PoolView& view : read->pools) {
     if (view.learner == self_) return Begin(view.pool);  // an attempt has timed out
@@ -150,7 +151,7 @@ bool ReplicaKeeperCore::Set(const Configuration& configuration, uint64_t version
 bool ReplicaKeeperCore::Prepare(const PoolView& view) {
   const auto pool = RemotePool::Create(store_.node(), sizeof(Superblock));
   Superblock super;
-  if (!pool.ok() || !(*pool)->Connect(view.chain.back().node, Soon(), &super).ok()) return false;
+  if (!pool.ok() || !(*pool)->Connect(view.chain.back(), Soon(), &super).ok()) return false;
   FormatLearner(region_.bytes(), super, self_.node);
   return true;
 }

@@ -103,7 +103,8 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   Superblock super;
   Status read;
   for (auto replica = home.rbegin(); replica != home.rend(); ++replica) {  // what is read here does not change
-    read = (*pool)->Connect(replica->node, deadline, &super);
+    read = shape_.mirrored ? (*pool)->Connect(*replica, deadline, &super)
+                           : (*pool)->Connect(replica->node, deadline, &super);
     if (read.ok()) break;
   }
   if (!read.ok()) return read;

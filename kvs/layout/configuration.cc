@@ -160,6 +160,8 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
     if (!std::ranges::all_of(view.chain, is_node) || !is_node(view.learner)) return corrupt;
     configuration.pools.push_back(std::move(view));
   }
+  const bool promotes = configuration.promoted != krcore::kNoNode;
+  if (promotes && configuration.Find(configuration.promoted) == nullptr) return corrupt;
   if (!reader.complete() || configuration.Find(configuration.home) == nullptr) return corrupt;
   return configuration;
 }

@@ -341,6 +341,8 @@ class Connections {
   // it was the last one.
   enum class Reached : uint8_t { kYes, kLater, kNever };
   Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
+  // Call it when the replica's node has been connected. False: that was another incarnation, which is left again.
+  bool IsStill(const Replica& replica);
   uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);

@@ -86,9 +86,7 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 // ---- one batch
 
-bool Batch::Outlived() const {
-  return connections_->mirrored() && began_ < connections_->views_->heads_since();
-}
+bool Batch::Outlived() const { return connections_->mirrored() && began_ < connections_->views_->heads_since(); }
 
 void Batch::Begin() {
   outcome_ = Outcome::kOk;
@@ -286,7 +284,8 @@ bool Batch::PostRound() {
     const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
     const NodeId pool = (copies ? mirrored.copy.address.node : mirrored.pool) & 0xff;
     waits = waits || held[pool] || (mirrored.verb.opcode == Opcode::kRead && before[pool]);
-    if (const PoolChain* const to = copies ? views.Find(pool) : chain; !waits && to != nullptr && !to->closed) {
+    if (const PoolChain* const to = copies ? views.Find(pool) : chain;
+        !waits && to != nullptr && (!to->closed || Mutated(Mutation::kPostsToClosed))) {
       AimAlong(*to, &mirrored);
       Connections::Reached reached = Connections::Reached::kYes;
       for (const Replica& replica : std::span(mirrored.posted_at).first(mirrored.posted_count)) {
@@ -464,7 +463,7 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   if (!dead) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
     const Status ensured = EnsureNode(replica.node, {now_ns + kMinTryNs});
-    if (ensured.ok()) return Reached::kYes;
+    if (ensured.ok() && IsStill(replica)) return Reached::kYes;
     if (ensured == StatusCode::kQueueFull) return Reached::kLater;  // it was not tried: verbs are under way
   }
   // The last replica is waited for while it lives: the death of another may have broken the queue to it.
@@ -479,8 +478,17 @@ uint64_t Connections::MirroredPoolBytes(NodeId pool) const {
 Status Connections::EnsurePool(NodeId pool, krcore::Deadline deadline) {
   const PoolChain* const chain = views_->Find(pool);
   if (chain == nullptr) return {StatusCode::kCorrupt, "the store has no pool " + std::to_string(pool)};
-  for (const Replica& replica : chain->all()) (void)EnsureNode(replica.node, deadline);
+  for (const Replica& replica : chain->all()) {
+    if (EnsureNode(replica.node, deadline).ok()) (void)IsStill(replica);
+  }
   return Status::Ok();
+}
+
+// Its successor can only have been connected if it is dead by now.
+bool Connections::IsStill(const Replica& replica) {
+  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) return true;
+  peers_[replica.node].connected = false;
+  return false;
 }
 
 }  // namespace kvs

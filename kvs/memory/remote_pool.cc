@@ -69,8 +69,25 @@ Status RemotePool::Connect(NodeId memory_node, Deadline deadline) {
   return Status::Ok();
 }
 
+Status RemotePool::Connect(const Replica& replica, Deadline deadline) {
+  KRCORE_RETURN_IF_ERROR(Connect(replica.node, deadline));
+  // Its successor can only have been reached if it is dead by now.
+  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) return Status::Ok();
+  queue_.reset();
+  return {StatusCode::kUnavailable, "node " + std::to_string(replica.node) + " was restarted"};
+}
+
+Status RemotePool::Connect(const Replica& replica, Deadline deadline, Superblock* super) {
+  KRCORE_RETURN_IF_ERROR(Connect(replica, deadline));
+  return ReadSuperblock(replica.node, deadline, super);
+}
+
 Status RemotePool::Connect(NodeId memory_node, Deadline deadline, Superblock* super) {
   KRCORE_RETURN_IF_ERROR(Connect(memory_node, deadline));
+  return ReadSuperblock(memory_node, deadline, super);
+}
+
+Status RemotePool::ReadSuperblock(NodeId memory_node, Deadline deadline, Superblock* super) {
   KRCORE_RETURN_IF_ERROR(Read(0, sizeof(*super), deadline));
   std::memcpy(super, buffer_.data(), sizeof(*super));
   return CheckLayout(*super, memory_node);

@@ -42,8 +42,11 @@ class RemotePool {
   // Connects to a memory node, also if it is connected already: nodes come and go. kUnavailable: the node is dead, or
   // has no pool. kTimeout. Otherwise the codes of VirtualQueue::Connect.
   krcore::Status Connect(krcore::NodeId memory_node, krcore::Deadline deadline);
+  // Connects to this very incarnation. kUnavailable: it is dead, whoever has its node id now.
+  krcore::Status Connect(const Replica& replica, krcore::Deadline deadline);
   // Connects, and reads the superblock. In addition, the codes of CheckLayout.
   krcore::Status Connect(krcore::NodeId memory_node, krcore::Deadline deadline, Superblock* super);
+  krcore::Status Connect(const Replica& replica, krcore::Deadline deadline, Superblock* super);
 
   // The verbs need a connection. kUnavailable: the verb failed. kTimeout: what it did is unknown. After a failure, a
   // new connection is needed.
@@ -57,6 +60,7 @@ class RemotePool {
 
  private:
   explicit RemotePool(krcore::Node& node) : node_(node) {}
+  krcore::Status ReadSuperblock(krcore::NodeId memory_node, krcore::Deadline deadline, Superblock* super);
   krcore::Status Run(krcore::WorkRequest wr, uint64_t offset, size_t bytes, krcore::Deadline deadline);
 
   krcore::Node& node_;

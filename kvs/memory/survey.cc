@@ -56,9 +56,10 @@ Status Survey::LearnReplicas(Deadline deadline) {
   return configuration.status() == StatusCode::kCorrupt ? configuration.status() : Status::Ok();
 }
 
-krcore::NodeId Survey::NodeOf(krcore::NodeId pool) const {
-  const PoolView* const view = configuration_.Find(pool);
-  return view == nullptr ? pool : view->chain.back().node;
+Status Survey::Connect(krcore::NodeId pool, Deadline deadline, Superblock* super) {
+  const PoolView* const view = std::as_const(configuration_).Find(pool);
+  if (view == nullptr) return pool_->Connect(pool, deadline, super);
+  return pool_->Connect(view->chain.back(), deadline, super);
 }
 
 Result<HomeView> Survey::ReadHome(Deadline deadline) {
@@ -75,7 +76,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   static_assert(offsetof(HomeArea, members) == 0 && offsetof(HomeArea, mover) <= kBufferBytes);
   Superblock super;
   KRCORE_RETURN_IF_ERROR(LearnReplicas(deadline));
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(view.home.node), deadline, &super));
+  KRCORE_RETURN_IF_ERROR(Connect(view.home.node, deadline, &super));
   KRCORE_RETURN_IF_ERROR(pool_->Read(kHomeAreaOffset, offsetof(HomeArea, mover), deadline));
   for (uint32_t id = 1; id <= krcore::kMaxMemoryNode; ++id) {
     const MemberWord member(words()[id]);  // the list is the area's beginning
@@ -104,7 +105,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
 Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::vector<ChunkWord>* chunk_words) {
   if (chunk_words != nullptr) chunk_words->clear();
   Superblock super;
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline, &super));
+  KRCORE_RETURN_IF_ERROR(Connect(node, deadline, &super));
   PoolUse use;
   use.chunk_bytes = super.chunk_bytes;
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ChunkWord);
@@ -122,7 +123,7 @@ Result<PoolUse> Survey::ReadPool(krcore::NodeId node, Deadline deadline, std::ve
 Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
   const krcore::NodeId home_node = home.home.node;
   Superblock super;
-  KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(home_node), deadline, &super));
+  KRCORE_RETURN_IF_ERROR(Connect(home_node, deadline, &super));
   const SubtableGeometry geometry{super.groups_per_subtable};
   const uint64_t chunk_bytes = super.chunk_bytes;
   std::map<krcore::NodeId, std::vector<uint64_t>> tables, large;  // offsets
@@ -137,7 +138,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
   LiveBytes live;
   std::vector<uint64_t> table(geometry.bytes() / sizeof(uint64_t));
   for (const auto& [node, offsets] : tables) {
-    KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline));
+    KRCORE_RETURN_IF_ERROR(Connect(node, deadline, &super));
     for (const uint64_t offset : offsets) {
       live[{node, offset / chunk_bytes}] += geometry.bytes();
       for (size_t at = 0; at < geometry.bytes(); at += kBufferBytes) {
@@ -158,7 +159,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
     }
   }
   for (const auto& [node, offsets] : large) {
-    KRCORE_RETURN_IF_ERROR(pool_->Connect(NodeOf(node), deadline));
+    KRCORE_RETURN_IF_ERROR(Connect(node, deadline, &super));
     for (const uint64_t offset : offsets) {
       KRCORE_RETURN_IF_ERROR(pool_->Read(offset, sizeof(BlockHeader), deadline));
       // A block that was replaced meanwhile may be anything.

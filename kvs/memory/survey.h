@@ -95,7 +95,7 @@ class Survey {
   std::span<const uint64_t> words() const { return pool_->words(); }
   // Where pools are mirrored, a pool is read at its tail.
   krcore::Status LearnReplicas(krcore::Deadline deadline);
-  krcore::NodeId NodeOf(krcore::NodeId pool) const;
+  krcore::Status Connect(krcore::NodeId pool, krcore::Deadline deadline, Superblock* super);
 
   krcore::Node& node_;
   const std::unique_ptr<RemotePool> pool_;  // reads kBufferBytes at once

@@ -153,6 +153,7 @@ void Views::Set(const Configuration& next) {
 // these have ended, the pool is closed, too.
 void Views::CloseChanging() {
   closed_to_new_ = false;
+  bool shrinks = false;
   for (const PoolView& view : latest_.pools) {
     PoolChain& chain = chains_[view.pool];
     std::vector<Replica> grown(chain.replicas.begin(), chain.replicas.begin() + chain.length);
@@ -163,9 +164,13 @@ void Views::CloseChanging() {
                        ((same && !chain.learner.exists()) || (grown == view.chain && grown.size() > chain.length));
     chain.closed = chain.changes && !joins;
     closed_to_new_ |= joins;
+    shrinks |= chain.length > 0 && chain.closed;
   }
   const auto has_none = [](const Connections* connections) { return connections->under_way() == 0; };
-  if (closed_to_new_ && std::ranges::all_of(connections_, has_none)) closed_ = latest_.number;
+  // A CAS that waits for a pool that shrinks cannot end before the view. It may go on in one in which another pool has
+  // a learner: then it copies what its word names.
+  const bool waits = !shrinks || latest_.promoted != krcore::kNoNode;
+  if (closed_to_new_ && (!waits || std::ranges::all_of(connections_, has_none))) closed_ = latest_.number;
   for (PoolChain& chain : chains_) chain.closed |= chain.changes && closed_ == latest_.number;
 }
 
@@ -221,7 +226,7 @@ bool Views::AtHome(const Replica& replica, const std::function<Status(RemotePool
   }
   Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    status = home_->Connect(replica.node, Soon());
+    status = home_->Connect(replica, Soon());
     if (status.ok()) status = visit(*home_);
     if (status.ok()) return true;
   }

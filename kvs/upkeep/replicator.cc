@@ -67,9 +67,11 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
         co_return Status(StatusCode::kBadState, "the pool has all its replicas, or another learner");
       }
       joined = added.ok();
+      // What may have been done counts: memory that others may have used does not join again.
+      report_->joined |= added.ok() || (added != StatusCode::kExists && added != StatusCode::kBadState);
       continue;
     }
-    joined = true;
+    joined = report_->joined = true;
     if (std::exchange(number, views->number()) != views->number()) since_ns = common_.clock.NowNs();
     // Clients whose lease has ended meanwhile get it again before the next view, in which they could not renew it.
     if (gave_up && common_.clock.NowNs() - since_ns < views->lease_ns() / 2) continue;
@@ -90,6 +92,8 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     if (promoted.ok()) ++report_->promotions;
     gave_up |= promoted.ok();
   }
+  // Nobody else can end a promotion that is pending.
+  while (views->changing() && !epochs_.own_work.closing) co_await epochs_.operations.Pause(kLookNs);
   views->SetPromoter({});
   co_return StatusCode::kTimeout;
 }
@@ -105,10 +109,12 @@ Task<Status> Replicator::Enter(krcore::NodeId pool) {
   const Outcome read = co_await op.batch.Run();
   if (read != Outcome::kOk) co_return again;
   const MemberWord found(word);
-  if (found.state() != MemberState::kNone) co_return Status::Ok();
-  op.batch.CompareSwap(at, found.word(), found.Joined(0).word(), &word);
-  const Outcome entered = co_await op.batch.Run();
-  if (entered != Outcome::kOk || word != found.word()) co_return again;
+  if (found.state() == MemberState::kNone) {
+    op.batch.CompareSwap(at, found.word(), found.Joined(0).word(), &word);
+    const Outcome entered = co_await op.batch.Run();
+    if (entered != Outcome::kOk || word != found.word()) co_return again;
+  }
+  // Also if it is there already: whoever entered it may not have come to this.
   const Step told = co_await epochs_.home.Count(op.batch, kMemberChangesOffset, 1, &word);
   co_return told == Step::kOk ? Status::Ok() : again;
 }
@@ -130,18 +136,24 @@ Task<Step> Replicator::AwaitPeace() {
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     std::memcpy(&peace_[begin], buffers.tail.data(), bytes);
   }
-  const bool all = std::ranges::all_of(peace_, [this](const ClientEntry& entry) {
-    const OwnerWord owner(entry.owner);
-    return !owner.held() || ClientWord(entry.word).state() != ClientState::kExpelled || IsDead(common_.node, owner);
-  });
-  co_return all ? Step::kOk : Step::kRestart;
+  dead_.assign(used, false);
+  for (uint64_t i = 0; i < used; ++i) {
+    const OwnerWord owner(peace_[i].owner);
+    dead_[i] = owner.held() && IsDead(common_.node, owner);
+    if (owner.held() && !dead_[i] && ClientWord(peace_[i].word).state() == ClientState::kExpelled) {
+      co_return Step::kRestart;
+    }
+  }
+  co_return Step::kOk;
 }
 
 // An entry that has changed hands tells that its last holder is dead, but not how an earlier one has ended.
 bool Replicator::IsPeace(std::span<const ClientEntry> entries) const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const OwnerWord before(i < peace_.size() ? peace_[i].owner : 0), now(entries[i].owner);
+    if (now == before && i < dead_.size() && dead_[i]) continue;  // it was dead before the sweep began
     if (now.held() && ClientWord(entries[i].word).state() == ClientState::kExpelled) return false;
+    if (now.held() && IsDead(common_.node, now)) return false;
     if (now == before) continue;
     const uint32_t turns = (now.turn() + OwnerWord::kTurns - before.turn()) % OwnerWord::kTurns;
     if (turns > 1) return false;

@@ -23,6 +23,7 @@ struct ReplicatorReport {
   uint64_t words_pushed = 0;  // words that the learner lacked, or had not yet
   uint64_t tables = 0;        // looked through in this pass
   uint64_t promotions = 0;    // begun
+  bool joined = false;        // the learner is, or was, in the store's configuration, or may have been
 };
 
 class Replicator : private Part {
@@ -70,6 +71,7 @@ class Replicator : private Part {
   std::unique_ptr<krcore::Region> region_;  // where words are read to
   Batch batch_;
   std::vector<ClientEntry> peace_;
+  std::vector<bool> dead_;  // of those: whose process was dead by then
   ReplicatorReport* report_ = nullptr;
   uint32_t running_ = 0;
 };

@@ -425,6 +425,60 @@ TEST_P(MirroredStores, LoseNothingThoughAllReplicasAreReplaced) {
   ExpectSound(contents);
 }
 
+// A memory node is killed and comes back under its id, with other memory, before anybody has noticed.
+TEST_P(MirroredStores, DoNotTakeTheSuccessorOfAReplicaForIt) {
+  std::map<std::string, std::string> contents;
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = "key-" + std::to_string(i);
+    ASSERT_TRUE(client_->Put(key, "value").ok());
+    contents[key] = "value";
+  }
+  client_.reset();
+  for (const NodeId pool : {1, 2}) {
+    if (GetParam() == 1) continue;
+    const NodeId node = Present().Find(pool)->chain[pool - 1].node;
+    world_.Kill(node, 0);
+    world_.RunUntil(world_.now_ns() + 1'000'000);
+    const auto dead = std::ranges::find(nodes_, node, [](const auto& opened) { return opened->id(); });
+    regions_[dead - nodes_.begin()].reset();
+    dead->reset();
+    nodes_.erase(dead);
+    std::erase(regions_, nullptr);
+    nodes_.push_back(OpenNode(node));
+    regions_.push_back(MakeRegion(*nodes_.back()));
+    ASSERT_TRUE(nodes_.back()->Publish({}).ok());
+  }
+  client_ = store_->NewClient().value();
+  for (const auto& [key, value] : contents) {
+    std::string read;
+    const auto got = client_->Get(key, &read);
+    ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
+    ASSERT_EQ(read, value);
+    ASSERT_TRUE(client_->Put(key, "newer").ok());
+    contents[key] = "newer";
+  }
+  EXPECT_EQ(Present().Find(1)->chain.size(), std::max(1u, GetParam() - 1));
+  ExpectSound(contents);
+}
+
+// A learner comes while the replica of another pool dies: neither waits for the other for long.
+TEST_P(MirroredStores, GoOnWhenOnePoolLosesAReplicaAndAnotherGetsOne) {
+  if (GetParam() < 2) SetReplicas(2);
+  ASSERT_TRUE(client_->Put("key", "value").ok());
+  krcore::Node& node = *nodes_.emplace_back(OpenNode(99));
+  regions_.push_back(MakeRegion(node));
+  ASSERT_TRUE(PrepareLearner(node, *regions_.back(), 2, {}).ok());
+  SetReplicas(3);
+  kvs::Views& views = *dynamic_cast<kvs::ClientCore&>(*client_).views();
+  if (GetParam() < 3) {
+    ASSERT_TRUE(views.Change([&](Configuration& next) { return next.AddLearner(2, {node.id(), node.incarnation()}); }).ok());
+  }
+  if (GetParam() > 1) world_.Kill(Present().Find(1)->chain.back().node, 0);
+  const int64_t begun_ns = world_.now_ns();
+  EXPECT_TRUE(client_->Update("key", "newer").ok());
+  EXPECT_LT(world_.now_ns() - begun_ns, 500'000'000) << "half a lease";
+}
+
 TEST_P(MirroredStores, AnswerUnavailableWhenTheLastReplicaHasDied) {
   ASSERT_TRUE(client_->Put("key", "value").ok());
   for (uint32_t replica = 0; replica < GetParam(); ++replica) world_.Kill(IdOf(1, replica), 0);
