@@ -471,7 +471,10 @@ TEST_P(MirroredStores, GoOnWhenOnePoolLosesAReplicaAndAnotherGetsOne) {
   SetReplicas(3);
   kvs::Views& views = *dynamic_cast<kvs::ClientCore&>(*client_).views();
   if (GetParam() < 3) {
-    ASSERT_TRUE(views.Change([&](Configuration& next) { return next.AddLearner(2, {node.id(), node.incarnation()}); }).ok());
+    ASSERT_TRUE(views.Change([&](Configuration& next) {
+                       return next.AddLearner(2, {node.id(), node.incarnation()});
+                     })
+                    .ok());
   }
   if (GetParam() > 1) world_.Kill(Present().Find(1)->chain.back().node, 0);
   const int64_t begun_ns = world_.now_ns();
