@@ -150,7 +150,8 @@ void Views::Set(const Configuration& next) {
 }
 
 // A pool that loses a replica is closed at once. Where one joins, no CAS begins, and those under way go on; when all of
-// these have ended, the pool is closed, too.
+// these have ended, the pool is closed, too. If more has changed than one replica that joins, because this client has
+// missed a view, the pool is closed at once, and yet no CAS begins: what that names might lack in the new replica.
 void Views::CloseChanging() {
   closed_to_new_ = false;
   bool shrinks = false;
@@ -163,7 +164,11 @@ void Views::CloseChanging() {
     const bool joins = chain.length > 0 && chain.changes &&
                        ((same && !chain.learner.exists()) || (grown == view.chain && grown.size() > chain.length));
     chain.closed = chain.changes && !joins;
-    closed_to_new_ |= joins;
+    const auto is_new = [&grown](const Replica& replica) {
+      return replica.exists() && std::ranges::find(grown, replica) == grown.end();
+    };
+    const bool missed = chain.length > 0 && (is_new(view.learner) || std::ranges::any_of(view.chain, is_new));
+    closed_to_new_ |= joins || missed;
     shrinks |= chain.length > 0 && chain.closed;
   }
   const auto has_none = [](const Connections* connections) { return connections->under_way() == 0; };
