@@ -75,7 +75,6 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
     (void)stage.Do(reader, OpKind::kGet, kKey);
     PollAll(stage, {writer, reader}, static_cast<uint32_t>(point));
     Suspect(stage, writer, false);
-    const uint32_t update = stage.Begin(writer, OpKind::kUpdate, kKey);
     stage.Poll(writer, 10);
     ViewsOf(stage, reader).NoteNewer();
     const auto acknowledged = [&] {
@@ -84,8 +83,8 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
     };
     for (uint32_t round = 0; round < 2'000 && !acknowledged(); ++round) PollAll(stage, {writer, reader}, 1);
     const bool held = acknowledged() && ViewsOf(stage, reader).changing();
-    (void)stage.PollUntil(
-        writer, [&] { return stage.Ended(update); }, 2'000);
+    (void)stage.PollUntil(writer, [&] { return !ViewsOf(stage, writer).changing(); });
+    (void)stage.Do(writer, OpKind::kUpdate, kKey);
     const uint32_t get = stage.Begin(reader, OpKind::kGet, kKey);
     (void)stage.PollUntil(
         reader, [&] { return stage.Ended(get); }, 2'000);
