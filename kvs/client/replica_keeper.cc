@@ -73,7 +73,14 @@ void ReplicaKeeperCore::Look() {
   const auto is_dead = [this](const Replica& replica) {
     return store_.node().IsConfirmedDead(replica.node, replica.incarnation);
   };
-  if (Configuration next = *read; read->active && next.RemoveDeadPool(is_dead)) {
+  // What is dead and not written to is noticed by nobody else.
+  Configuration next = *read;
+  bool removes = read->active && next.RemoveDeadPool(is_dead);
+  for (const PoolView& view : read->pools) {
+    const bool dead_learner = read->active && !removes && view.learner.exists() && is_dead(view.learner);
+    removes |= dead_learner && next.Remove(view.learner);
+  }
+  if (removes) {
     (void)Set(next, version);
     return;
   }
