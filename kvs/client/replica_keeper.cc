@@ -73,12 +73,15 @@ void ReplicaKeeperCore::Look() {
   const auto is_dead = [this](const Replica& replica) {
     return store_.node().IsConfirmedDead(replica.node, replica.incarnation);
   };
-  // What is dead and not written to is noticed by nobody else.
+  // What is dead and not used is noticed by nobody else.
   Configuration next = *read;
   bool removes = read->active && next.RemoveDeadPool(is_dead);
-  for (const PoolView& view : read->pools) {
-    const bool dead_learner = read->active && !removes && view.learner.exists() && is_dead(view.learner);
-    removes |= dead_learner && next.Remove(view.learner);
+  if (read->active && !removes) {
+    for (const PoolView& view : read->pools) {
+      for (const Replica& replica : view.chain) removes |= is_dead(replica) && next.Remove(replica);
+      removes |= view.learner.exists() && is_dead(view.learner) && next.Remove(view.learner);
+    }
+    next.number = read->number + 1;
   }
   if (removes) {
     (void)Set(next, version);
