@@ -107,7 +107,7 @@ bool HoldsAlone(MemoryServer& server) {
       kvs::ReadConfiguration(server.fabric(), krcore::Deadline::After(*krcore::RealClock(), kPublishNs));
   if (!configuration.ok()) return true;
   return std::ranges::any_of(configuration->pools, [&](const kvs::PoolView& view) {
-    return view.chain.size() == 1 && view.chain[0].node == server.node();
+    return view.chain.size() == 1 && view.chain[0] == kvs::Replica{server.node(), server.fabric().incarnation()};
   });
 }
 
@@ -124,6 +124,10 @@ void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
   if (!name.ok()) {
     message += ", because " + std::string(name.message());
     LOG(WARNING) << message;
+    return;
+  }
+  if (server.mirrored()) {
+    LOG(WARNING) << message << ", because no other memory node has a replica of its pool";
     return;
   }
   if (server.is_home()) {
@@ -169,7 +173,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   if (server.is_home() && !server.mirrored()) housekeeper.emplace(options);
   std::optional<Steward> steward;
   if (server.mirrored()) steward.emplace(server);
-  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr);
+  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr, steward.has_value() ? &*steward : nullptr);
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
   for (int64_t wait_ms = 0; !cli::StopSignal::WaitFor(wait_ms); wait_ms = kRefreshMs) {

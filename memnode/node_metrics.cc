@@ -37,13 +37,12 @@ NodeMetrics::NodeMetrics(const Options& options) : options_(options), started_ns
   said_.started_s = static_cast<uint32_t>(started_ns_ / 1'000'000'000);
 }
 
-void NodeMetrics::Attach(MemoryServer& server, const HugePageCollapser* collapser) {
+void NodeMetrics::Attach(MemoryServer& server, const HugePageCollapser* collapser, const Steward* steward) {
   const std::lock_guard lock(mutex_);
   stage_ = Stage::kServing;
   server_ = &server;
   collapser_ = collapser;
-  if (server.is_home()) said_.flags |= metrics::Announcement::kHome;
-  if (options_.metaserver) said_.flags |= metrics::Announcement::kMetaServer;
+  steward_ = steward;
 }
 
 void NodeMetrics::Detach() {
@@ -51,6 +50,7 @@ void NodeMetrics::Detach() {
   stage_ = Stage::kStopping;
   server_ = nullptr;
   collapser_ = nullptr;
+  steward_ = nullptr;
   survey_.reset();
 }
 
@@ -78,12 +78,42 @@ std::string NodeMetrics::TroubleLocked() const {
   if (member_ == kvs::MemberState::kDraining) return "draining";
   if (member_ == kvs::MemberState::kDrained) return "drained";
   if (member_ == kvs::MemberState::kNone) return kvs::kNoMember;
+  if (steward_ != nullptr && steward_->stats().state == kvs::ReplicaState::kRemoved) {
+    return "removed: its pool went on without it, and nobody uses its memory; to join again, start it anew";
+  }
   return "";
+}
+
+// Where pools are mirrored, the home's head changes.
+bool NodeMetrics::IsHomeLocked() const {
+  if (server_ == nullptr) return false;
+  return steward_ == nullptr ? server_->is_home() : steward_->stats().is_home;
 }
 
 std::string NodeMetrics::Trouble() const {
   const std::lock_guard lock(mutex_);
   return TroubleLocked();
+}
+
+std::string NodeMetrics::Remark() const {
+  const std::lock_guard lock(mutex_);
+  if (steward_ == nullptr) return "";
+  const kvs::ReplicaKeeperStats stats = steward_->stats();
+  std::string remark(kvs::ReplicaStateName(stats.state));
+  if (stats.pool == 0) return remark;
+  return remark + " of pool " + std::to_string(stats.pool) + ", which has " + std::to_string(stats.replicas) + " of " +
+         std::to_string(stats.wanted) + " replicas";
+}
+
+// Finds this node in the home's list, which has pools instead of nodes where these are mirrored.
+void NodeMetrics::FindMember() {
+  member_.reset();
+  if (steward_ == nullptr) member_ = kvs::MemberState::kNone;
+  const krcore::NodeId id = steward_ == nullptr ? server_->node() : steward_->stats().pool;
+  for (const kvs::MemberView& member : home_.members) {
+    if (member.node != id) continue;
+    if (steward_ != nullptr || member.incarnation == server_->fabric().incarnation()) member_ = member.state;
+  }
 }
 
 metrics::Announcement NodeMetrics::Tell() {
@@ -99,12 +129,13 @@ metrics::Announcement NodeMetrics::Tell() {
   const std::lock_guard lock(mutex_);
   if (view.ok()) {
     home_ = *std::move(view);
-    member_ = kvs::MemberState::kNone;
-    for (const kvs::MemberView& member : home_.members) {
-      if (member.node == server_->node() && member.incarnation == server_->fabric().incarnation())
-        member_ = member.state;
-    }
+    FindMember();
   }
+  said_.flags = 0;
+  if (IsHomeLocked()) said_.flags |= metrics::Announcement::kHome;
+  if (options_.metaserver) said_.flags |= metrics::Announcement::kMetaServer;
+  if (steward_ != nullptr && steward_->stats().state == kvs::ReplicaState::kRemoved)
+    said_.flags |= metrics::Announcement::kRemoved;
   said_.state = member_ == kvs::MemberState::kDraining  ? metrics::State::kDraining
                 : member_ == kvs::MemberState::kDrained ? metrics::State::kDrained
                 : TroubleLocked().empty()               ? metrics::State::kServing
@@ -133,6 +164,18 @@ void NodeMetrics::AddMemory(Families* families) const {
   }
 }
 
+void NodeMetrics::AddReplica(Families* families) const {
+  const kvs::ReplicaKeeperStats stats = steward_->stats();
+  for (const auto state : {kvs::ReplicaState::kSpare, kvs::ReplicaState::kLearner, kvs::ReplicaState::kMember,
+                           kvs::ReplicaState::kRemoved}) {
+    families->Gauge("surgekv_replica_state", "1 for what this node is in its mirrored pool, else 0",
+                    stats.state == state ? 1 : 0, {{"state", std::string(kvs::ReplicaStateName(state))}});
+  }
+  families->Gauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
+  families->Gauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks",
+                  stats.pool == 0 || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
+}
+
 // Only the home tells what it knows; otherwise each node would count the same clients.
 void NodeMetrics::AddStore(Families* families) const {
   families->Gauge("surgekv_store_clients", "Clients that are registered at the store's home", AsDouble(home_.clients));
@@ -157,7 +200,7 @@ std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
                  {{"fabric", options_.fabric},
                   {"node", std::to_string(server_->node())},
                   {"role", metrics::RoleName(said_.role)},
-                  {"home", YesNo(server_->is_home())},
+                  {"home", YesNo(IsHomeLocked())},
                   {"metaserver", YesNo(options_.metaserver)}});
   families.Counter("surgekv_refresh_failures_total",
                    "Failed attempts to write this node's record into the metadata servers",
@@ -173,7 +216,8 @@ std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
   }
   if (const auto dc = server_->fabric().software_dc()) metrics::AddSoftwareDc(*dc, &families);
   if (server_->pool() != nullptr) AddMemory(&families);
-  if (server_->is_home()) AddStore(&families);
+  if (steward_ != nullptr) AddReplica(&families);
+  if (IsHomeLocked()) AddStore(&families);
   return families.Take();
 }
 

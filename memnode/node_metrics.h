@@ -19,6 +19,7 @@
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/options.h"
+#include "memnode/steward.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
 #include "metrics/families.h"
@@ -29,8 +30,9 @@ class NodeMetrics final : public metrics::Source {
  public:
   explicit NodeMetrics(const Options& options);
 
-  // Call when the node begins to serve; both arguments must stay until Detach. `collapser`: null where there is none.
-  void Attach(MemoryServer& server, const HugePageCollapser* collapser);
+  // Call when the node begins to serve; all arguments must stay until Detach. `collapser`, `steward`: null where there
+  // is none.
+  void Attach(MemoryServer& server, const HugePageCollapser* collapser, const Steward* steward);
   // Call when the node stops serving. Waits for threads that are just asking.
   void Detach();
   // Records how writing the node's record went.
@@ -42,6 +44,7 @@ class NodeMetrics final : public metrics::Source {
 
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Trouble() const override;
+  std::string Remark() const override;
 
   // For the main thread: reads what the store's home says of this node. Waits for up to 100 ms.
   metrics::Announcement Tell();
@@ -50,7 +53,10 @@ class NodeMetrics final : public metrics::Source {
   enum class Stage : uint8_t { kStarting, kServing, kStopping };
   void AddMemory(metrics::Families* families) const;
   void AddStore(metrics::Families* families) const;
+  void AddReplica(metrics::Families* families) const;
+  void FindMember();
   std::string TroubleLocked() const;
+  bool IsHomeLocked() const;
 
   const Options& options_;
   const int64_t started_ns_;
@@ -58,9 +64,11 @@ class NodeMetrics final : public metrics::Source {
   Stage stage_ = Stage::kStarting;
   MemoryServer* server_ = nullptr;  // while it serves
   const HugePageCollapser* collapser_ = nullptr;
+  const Steward* steward_ = nullptr;  // where pools are mirrored
   krcore::Status refreshed_, name_;
   uint64_t refresh_failures_ = 0;
-  std::optional<kvs::MemberState> member_;  // as the home had it last; kNone: it is no member
+  // As the home had it last; kNone: it is no member. Where pools are mirrored, of its pool, if that is in use.
+  std::optional<kvs::MemberState> member_;
   kvs::HomeView home_;
   metrics::Announcement said_;
 

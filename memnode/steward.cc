@@ -45,9 +45,12 @@ void Steward::Run() {
 }
 
 void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
-  state_.store(stats.state, std::memory_order_relaxed);
   const bool changed = !told_any_ || stats.state != told_.state || stats.pool != told_.pool;
   told_any_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    told_ = stats;
+  }
   if (!changed) return;
   switch (stats.state) {
     case kvs::ReplicaState::kSpare: LOG(INFO) << "a spare"; break;
@@ -60,7 +63,11 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
                     "start it anew";
       break;
   }
-  told_ = stats;
+}
+
+kvs::ReplicaKeeperStats Steward::stats() const {
+  const std::lock_guard lock(mutex_);
+  return told_;
 }
 
 void Steward::Serve() {

@@ -6,8 +6,8 @@
 #ifndef MEMNODE_STEWARD_H_
 #define MEMNODE_STEWARD_H_
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 
 #include "kvs/replica_keeper.h"
@@ -26,7 +26,7 @@ class Steward {
   // To be called once a stop was requested: blocks until the thread has ended, for some round trips.
   void Join();
   // From any thread.
-  kvs::ReplicaState state() const { return state_.load(std::memory_order_relaxed); }
+  kvs::ReplicaKeeperStats stats() const;
   // After Join: the thread's CPU time, and how many chunks it has given back.
   int64_t cpu_ns() const { return cpu_ns_; }
   uint64_t chunks_freed() const { return chunks_freed_; }
@@ -37,9 +37,9 @@ class Steward {
   void Tell(const kvs::ReplicaKeeperStats& stats);
 
   MemoryServer& server_;
-  std::atomic<kvs::ReplicaState> state_ = kvs::ReplicaState::kSpare;  // pairs with nothing
-  kvs::ReplicaKeeperStats told_;                                      // the thread's, as are the next
-  bool told_any_ = false;
+  mutable std::mutex mutex_;  // guards the next, which only the thread changes
+  kvs::ReplicaKeeperStats told_;
+  bool told_any_ = false;  // the thread's, as are the next
   int64_t cpu_ns_ = 0;
   uint64_t chunks_freed_ = 0;
   std::thread thread_;

@@ -31,7 +31,7 @@ const char* StateName(State state);
 
 struct Announcement {
   static constexpr uint16_t kMagic = 0x5341;
-  static constexpr uint16_t kHome = 1, kMetaServer = 2;  // flags
+  static constexpr uint16_t kHome = 1, kMetaServer = 2, kRemoved = 4;  // flags; kRemoved: of its mirrored pool
 
   uint16_t magic = kMagic;
   Role role = Role::kMemory;

@@ -72,8 +72,9 @@ Response AnswerTo(const http::request<http::empty_body>& request, const Source& 
     return Answer(http::status::ok, kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()));
   }
   const std::string trouble = source.Trouble();
-  return trouble.empty() ? Answer(http::status::ok, kPlain, "ok\n")
-                         : Answer(http::status::service_unavailable, kPlain, trouble + "\n");
+  if (!trouble.empty()) return Answer(http::status::service_unavailable, kPlain, trouble + "\n");
+  const std::string remark = source.Remark();
+  return Answer(http::status::ok, kPlain, remark.empty() ? "ok\n" : "ok: " + remark + "\n");
 }
 
 // Returns the answer to something that is no request. Nothing: the client has hung up, or said nothing in time.

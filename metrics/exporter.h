@@ -19,11 +19,13 @@
 
 namespace metrics {
 
-// What is exported. Both are called from the server's thread.
+// What is exported. All are called from the server's thread.
 class Source : public prometheus::Collectable {
  public:
   // Returns in one line why the program is not able to serve; empty: it is able.
   virtual std::string Trouble() const = 0;
+  // Returns in one line what else there is to say of one that is able; may be empty.
+  virtual std::string Remark() const { return ""; }
 };
 
 // "HOST:PORT" as --metrics has it: an IPv4 address, an IPv6 one in brackets, or localhost; port 0: any free one.

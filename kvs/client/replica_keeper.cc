@@ -43,9 +43,13 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   bool Set(const Configuration& configuration, uint64_t version);
   bool Prepare(const PoolView& view);
   bool MakeClient();
-  void Begin(krcore::NodeId pool);
+  void Begin(const PoolView& view);
   void Enter(krcore::NodeId pool);
   int64_t GoOnWithTask();
+  void BecomeSpare() {
+    stats_.state = ReplicaState::kSpare;
+    stats_.pool = stats_.replicas = 0;
+  }
 
   StoreCore& store_;
   krcore::Region& region_;
@@ -90,9 +94,12 @@ void ReplicaKeeperCore::Look() {
   const bool was_used =
       report_.joined || stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
   stats_.is_home = false;
+  stats_.replicas = 0;
+  stats_.wanted = read->replicas;
   for (const PoolView& view : read->pools) {
-    if (view.learner == self_) return Begin(view.pool);  // an attempt has timed out
+    if (view.learner == self_) return Begin(view);  // an attempt has timed out
     if (std::ranges::find(view.chain, self_) == view.chain.end()) continue;
+    stats_.replicas = static_cast<uint32_t>(view.chain.size());
     stats_.state = ReplicaState::kMember;
     stats_.pool = view.pool;
     stats_.is_home = view.pool == read->home && view.chain.front() == self_;
@@ -101,13 +108,13 @@ void ReplicaKeeperCore::Look() {
   }
   if (was_used) {
     stats_.state = ReplicaState::kRemoved;
+    stats_.pool = 0;
     return;
   }
-  stats_.state = ReplicaState::kSpare;
-  stats_.pool = 0;
+  BecomeSpare();
   if (!read->active) return;
   if (const PoolView* const lacking = FindLacking(*read)) {
-    if (Prepare(*lacking)) Begin(lacking->pool);
+    if (Prepare(*lacking)) Begin(*lacking);
   } else {
     MakePool(*read, version);
   }
@@ -140,7 +147,7 @@ void ReplicaKeeperCore::LookAfterPool(Configuration configuration, uint64_t vers
   }
   const PoolView* const lacking = FindLacking(configuration);
   if (view.chain.size() > 1 || view.learner.exists() || lacking == nullptr || !lacking->in_use) return;
-  if (configuration.RemovePool(pool) && Set(configuration, version)) stats_.state = ReplicaState::kSpare;
+  if (configuration.RemovePool(pool) && Set(configuration, version)) BecomeSpare();
 }
 
 // Makes a pool of this memory. It comes into use when others have joined it.
@@ -179,11 +186,12 @@ void ReplicaKeeperCore::Enter(krcore::NodeId pool) {
   task_->Start();
 }
 
-void ReplicaKeeperCore::Begin(krcore::NodeId pool) {
+void ReplicaKeeperCore::Begin(const PoolView& view) {
   if (!MakeClient()) return;
   stats_.state = ReplicaState::kLearner;
-  stats_.pool = pool;
-  task_ = static_cast<ClientCore&>(*client_).BringReplica(pool, self_, kBringMs, &report_);
+  stats_.pool = view.pool;
+  stats_.replicas = static_cast<uint32_t>(view.chain.size());
+  task_ = static_cast<ClientCore&>(*client_).BringReplica(view.pool, self_, kBringMs, &report_);
   task_->Start();
 }
 
@@ -198,8 +206,10 @@ int64_t ReplicaKeeperCore::GoOnWithTask() {
   client_.reset();
   if (stats_.state == ReplicaState::kMember) {
     entered_ = done.ok();
+  } else if (done.ok()) {
+    stats_.state = ReplicaState::kMember;
   } else {
-    stats_.state = done.ok() ? ReplicaState::kMember : ReplicaState::kSpare;
+    BecomeSpare();
   }
   look_at_ns_ = 0;
   return 0;

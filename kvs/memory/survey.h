@@ -53,7 +53,7 @@ inline constexpr char kNoMember[] = "no member of the store: another one was beg
 // What the store's home knows.
 struct HomeView {
   HomeRecord home{};
-  std::vector<MemberView> members;  // all that have ever joined, by id
+  std::vector<MemberView> members;  // all that have ever joined, by id; where pools are mirrored, the pools in use
   uint64_t clients = 0;             // registered and not expelled; some of them may have died recently
   uint64_t epoch = 0;
   uint64_t mover = 0;                                     // a MoverWord; 0: nobody gives memory back now
@@ -82,11 +82,14 @@ class Survey {
   // The same for a home that is known already.
   krcore::Result<HomeView> ReadHome(const HomeRecord& home, krcore::Deadline deadline);
   // kUnavailable: the memory node is dead. kTimeout.
-  // `chunk_words`: null, or filled with the words of the node's chunks.
+  // `chunk_words`: null, or filled with the words of the node's chunks. Where pools are mirrored, `node` is a pool.
   krcore::Result<PoolUse> ReadPool(krcore::NodeId node, krcore::Deadline deadline,
                                    std::vector<ChunkWord>* chunk_words = nullptr);
   // Returns what the table names in each chunk; reads all subtables for that. kTimeout.
   krcore::Result<LiveBytes> ReadLive(const HomeView& home, krcore::Deadline deadline);
+  // The store's pools, as the last ReadHome has found them, even if it could not read the home. Null: they are not
+  // mirrored.
+  const Configuration* configuration() const { return configuration_.number == 0 ? nullptr : &configuration_; }
 
  private:
   static constexpr size_t kBufferBytes = size_t{64} << 10;

@@ -271,6 +271,39 @@ TEST(SurgeTable, HasALineForEachNodeAndTheSumsOfTheLiving) {
             "problem: something\n");
 }
 
+surge::ClusterView MirroredView() {
+  surge::ClusterView view = SampleView();
+  view.configuration = 7;
+  view.nodes[0].pool = 1;
+  view.nodes[0].place = "head";
+  view.nodes[1].place = "spare";
+  return view;
+}
+
+TEST(SurgeTable, HasAColumnOfPoolsWhereTheseAreMirrored) {
+  EXPECT_EQ(surge::Table(MirroredView()),
+            "NODE  ROLE                  STATE    POOL    UPTIME  USED  FREE  FULL  WORKERS  OPS/S  METRICS\n"
+            "1     memory,home,metadata  serving  1 head  12.3 s  256K  512K  33%   -        -      127.0.0.1:9464\n"
+            "3     memory                dead     spare   -       -     -     -     -        -      -\n"
+            "256   compute               serving  -       2.0 h   -     -     -     2/4 +1   1234   -\n"
+            "257   compute               dead     -       2.0 h   -     -     -     2/4 +1   1234   -\n"
+            "fabric demo: memory 256K used, 512K free; 2 workers, 3 clients, 1234 operations/s; configuration 7\n"
+            "problem: something\n");
+}
+
+TEST(SurgeJson, SaysWhichPoolANodeHasAndInWhichPlace) {
+  const auto mirrored = nlohmann::json::parse(surge::Json(MirroredView()));
+  EXPECT_EQ(mirrored["configuration"], 7);
+  EXPECT_EQ(mirrored["nodes"][0]["pool"], 1);
+  EXPECT_EQ(mirrored["nodes"][0]["replica"], "head");
+  EXPECT_TRUE(mirrored["nodes"][1]["pool"].is_null());
+  EXPECT_EQ(mirrored["nodes"][1]["replica"], "spare");
+  const auto other = nlohmann::json::parse(surge::Json(SampleView()));
+  EXPECT_TRUE(other["configuration"].is_null());
+  EXPECT_TRUE(other["nodes"][0]["pool"].is_null());
+  EXPECT_TRUE(other["nodes"][0]["replica"].is_null());
+}
+
 TEST(SurgeJson, HasOneShapeForEveryNode) {
   const auto json = nlohmann::json::parse(surge::Json(SampleView()));
   EXPECT_EQ(json["fabric"], "demo");
@@ -284,7 +317,7 @@ TEST(SurgeJson, HasOneShapeForEveryNode) {
     std::vector<std::string> members;
     for (const auto& [name, value] : node.items()) members.push_back(name);
     EXPECT_THAT(members, ElementsAre("home", "id", "memory", "metaserver", "metrics", "operations", "operations_per_s",
-                                     "pid", "role", "state", "uptime_s", "workers"));
+                                     "pid", "pool", "replica", "role", "state", "uptime_s", "workers"));
   }
   EXPECT_EQ(json["nodes"][0]["memory"]["used_bytes"], 1 << 18);
   EXPECT_EQ(json["nodes"][0]["metrics"], "127.0.0.1:9464");

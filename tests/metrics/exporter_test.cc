@@ -41,8 +41,12 @@ class FakeSource final : public metrics::Source {
     const std::lock_guard lock(mutex);
     return trouble;
   }
+  std::string Remark() const override {
+    const std::lock_guard lock(mutex);
+    return remark;
+  }
   mutable std::mutex mutex;
-  std::string trouble;
+  std::string trouble, remark;
   mutable std::atomic<bool> asked{false};
   std::atomic<bool> hold{false};
 };
@@ -134,6 +138,11 @@ TEST_F(ExporterTest, MetricsAreText) {
 
 TEST_F(ExporterTest, HealthIs200Or503WithTheReason) {
   EXPECT_THAT(Ask("GET /healthz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nok\n")));
+  {
+    const std::lock_guard lock(source_.mutex);
+    source_.remark = "spare";
+  }
+  EXPECT_THAT(Ask("GET /healthz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("\r\n\r\nok: spare\n")));
   {
     const std::lock_guard lock(source_.mutex);
     source_.trouble = "draining";

@@ -1,6 +1,7 @@
 #include "tools/surge/cluster.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -42,6 +43,20 @@ void SetState(kvs::MemberState member, NodeView* node) {
 }
 
 bool Reachable(const NodeView& node) { return node.state != "dead"; }
+bool IsMemory(const NodeView& node) { return node.role == metrics::RoleName(metrics::Role::kMemory); }
+
+bool IsLongDead(const NodeView& node, int64_t now_ns) {
+  return node.state == "dead" && node.announcement && now_ns - node.announcement->updated_ns > kRememberDeadS * kNsPerS;
+}
+
+// A memory node that only the store knows of.
+NodeView Unannounced(krcore::NodeId id, const char* state) {
+  NodeView node;
+  node.id = id;
+  node.role = metrics::RoleName(metrics::Role::kMemory);
+  node.state = state;
+  return node;
+}
 
 }  // namespace
 
@@ -71,67 +86,141 @@ NodeView Cluster::ViewOf(const Announcement& announcement, int64_t now_ns) {
   return node;
 }
 
-// Adds what the store's home knows of its memory nodes, and their pools.
-void Cluster::AddMembers(ClusterView* view) {
-  auto home = survey_->ReadHome(Patience(kNodePatienceNs));
-  if (!home.ok()) {
-    if (home.status() == StatusCode::kNotFound) {
-      view->problems.emplace_back("there is no store: no memory node has joined yet, or the home was stopped");
-    } else {
-      view->problems.push_back("the store's home cannot be read: " + home.status().ToString());
+// Adds what the store's home knows of its memory nodes.
+void Cluster::AddListed(const kvs::HomeView& home, ClusterView* view) {
+  for (const kvs::MemberView& member : home.members) {
+    const auto same = [&](const NodeView& node) { return node.id == member.node && Reachable(node); };
+    auto node = std::ranges::find_if(view->nodes, same);
+    if (node != view->nodes.end()) {
+      SetState(member.state, &*node);
+      continue;
     }
-  } else {
-    view->clients = home->clients;
-    for (const kvs::MemberView& member : home->members) {
-      const auto same = [&](const NodeView& node) { return node.id == member.node && Reachable(node); };
+    const bool dead = IsDead({member.node, member.incarnation});
+    if (dead && std::ranges::any_of(view->nodes, [&](const NodeView& known) { return known.id == member.node; })) {
+      continue;  // its announcement says more
+    }
+    view->nodes.push_back(Unannounced(member.node, dead ? "dead" : MemberStateName(member.state)));
+  }
+}
+
+// Adds which memory nodes have the mirrored pools.
+void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* view) {
+  view->configuration = configuration.number;
+  if (!configuration.active) view->problems.emplace_back("a change of replicas is under way");
+  for (NodeView& node : view->nodes) {
+    if (node.announcement) node.announcement->flags &= ~Announcement::kHome;  // below, the configuration tells
+    if (!IsMemory(node) || !Reachable(node)) continue;
+    const bool removed = node.announcement && (node.announcement->flags & Announcement::kRemoved) != 0;
+    node.place = removed ? "removed" : "spare";
+  }
+  for (const kvs::PoolView& pool : configuration.pools) {
+    const auto add = [&](const kvs::Replica& replica, const char* place) {
+      const auto same = [&](const NodeView& node) {
+        return node.announcement && node.id == replica.node && node.announcement->incarnation == replica.incarnation;
+      };
       auto node = std::ranges::find_if(view->nodes, same);
       if (node == view->nodes.end()) {
-        const bool dead = node_->IsConfirmedDead(member.node, member.incarnation);
-        if (dead && std::ranges::any_of(view->nodes, [&](const NodeView& known) { return known.id == member.node; })) {
-          continue;  // its announcement says more
-        }
-        NodeView unannounced;
-        unannounced.id = member.node;
-        unannounced.role = metrics::RoleName(metrics::Role::kMemory);
-        unannounced.state = dead ? "dead" : MemberStateName(member.state);
-        view->nodes.push_back(unannounced);
-      } else {
-        SetState(member.state, &*node);
+        view->nodes.push_back(Unannounced(replica.node, IsDead(replica) ? "dead" : "serving"));
+        node = std::prev(view->nodes.end());
       }
+      node->pool = pool.pool;
+      node->place = place;
+      const bool is_home = pool.pool == configuration.home && replica == pool.chain.front();
+      if (is_home && node->announcement) node->announcement->flags |= Announcement::kHome;
+    };
+    for (const kvs::Replica& replica : pool.chain) {
+      const bool head = replica == pool.chain.front(), tail = replica == pool.chain.back();
+      add(replica, head && tail ? "only" : head ? "head" : tail ? "tail" : "middle");
+    }
+    if (pool.learner.exists()) add(pool.learner, "learner");
+    // Those that have died and that nobody has missed yet do not count.
+    const auto living = std::ranges::count_if(pool.chain, [&](const auto& replica) { return !IsDead(replica); });
+    if (pool.in_use && living < configuration.replicas) {
+      view->problems.push_back("pool " + std::to_string(pool.pool) + " has " + std::to_string(living) + " of " +
+                               std::to_string(configuration.replicas) + " replicas");
     }
   }
-  Result<kvs::LiveBytes> live = StatusCode::kNotFound;
-  if (home.ok()) live = survey_->ReadLive(*home, Patience(kTablePatienceNs));
-  if (live.ok()) view->memory.use.emplace();
+}
+
+// Reads the memory of a node, or of a mirrored pool at its tail, and adds it to the sums. live: null, or what is live.
+Result<Memory> Cluster::ReadMemory(krcore::NodeId id, const kvs::LiveBytes* live, ClusterView* view) {
   std::vector<kvs::ChunkWord> words;
-  const auto is_member = [&home](krcore::NodeId id) {
-    return !home.ok() || std::ranges::any_of(home->members, [id](const auto& member) { return member.node == id; });
+  const auto use = survey_->ReadPool(id, Patience(kNodePatienceNs), &words);
+  if (!use.ok()) return use.status();
+  Memory memory = MemoryOf(*use);
+  if (live != nullptr) {
+    memory.use = kvs::UseOf(id, words, use->chunk_bytes, *live);
+    view->memory.use->live += memory.use->live;
+    view->memory.use->open += memory.use->open;
+    view->memory.use->unswept += memory.use->unswept;
+  }
+  view->memory.total += memory.total;
+  view->memory.used += memory.used;
+  view->memory.free += memory.free;
+  view->memory.reserved += memory.reserved;
+  return memory;
+}
+
+// Adds the memory of mirrored pools, each once to the sums. Clients take none yet where a pool is not in use.
+void Cluster::AddPoolMemory(const kvs::Configuration& configuration, const kvs::LiveBytes* live, ClusterView* view) {
+  for (const kvs::PoolView& pool : configuration.pools) {
+    if (!pool.in_use) continue;
+    const auto memory = ReadMemory(pool.pool, live, view);
+    if (!memory.ok()) {
+      view->problems.push_back("pool " + std::to_string(pool.pool) + " cannot be read: " + memory.status().ToString());
+      continue;
+    }
+    for (NodeView& node : view->nodes) {
+      if (node.pool == pool.pool && node.place != "learner" && Reachable(node)) node.memory = *memory;
+    }
+  }
+}
+
+// Adds the memory of memory nodes whose pools are not mirrored. home: null, or what the home has told.
+void Cluster::AddNodeMemory(const kvs::HomeView* home, const kvs::LiveBytes* live, ClusterView* view) {
+  const auto is_member = [home](krcore::NodeId id) {
+    return home == nullptr ||
+           std::ranges::any_of(home->members, [id](const auto& member) { return member.node == id; });
   };
   for (NodeView& node : view->nodes) {
-    if (node.role != metrics::RoleName(metrics::Role::kMemory) || !Reachable(node)) continue;
+    if (!IsMemory(node) || !Reachable(node)) continue;
     if (!is_member(node.id)) {
       view->problems.push_back("memory node " + std::to_string(node.id) + " is " + kvs::kNoMember);
       continue;
     }
-    const auto use = survey_->ReadPool(node.id, Patience(kNodePatienceNs), &words);
-    if (use.ok()) {
-      node.memory = MemoryOf(*use);
-      if (live.ok()) {
-        node.memory->use = kvs::UseOf(node.id, words, use->chunk_bytes, *live);
-        view->memory.use->live += node.memory->use->live;
-        view->memory.use->open += node.memory->use->open;
-        view->memory.use->unswept += node.memory->use->unswept;
-      }
-      view->memory.total += node.memory->total;
-      view->memory.used += node.memory->used;
-      view->memory.free += node.memory->free;
-      view->memory.reserved += node.memory->reserved;
-    } else if (node.announcement && node_->IsConfirmedDead(node.id, node.announcement->incarnation)) {
+    const auto memory = ReadMemory(node.id, live, view);
+    if (memory.ok()) {
+      node.memory = *memory;
+    } else if (node.announcement && IsDead({node.id, node.announcement->incarnation})) {
       node.state = "dead";  // it has died since it was listed
     } else {
       view->problems.push_back("memory node " + std::to_string(node.id) +
-                               " cannot be read: " + use.status().ToString());
+                               " cannot be read: " + memory.status().ToString());
     }
+  }
+}
+
+// Adds what the store knows of its memory nodes, and what their memory holds.
+void Cluster::AddMembers(ClusterView* view) {
+  const auto home = survey_->ReadHome(Patience(kNodePatienceNs));
+  const kvs::Configuration* const pools = survey_->configuration();
+  Result<kvs::LiveBytes> live = StatusCode::kNotFound;
+  if (home.ok()) {
+    view->clients = home->clients;
+    live = survey_->ReadLive(*home, Patience(kTablePatienceNs));
+    if (live.ok()) view->memory.use.emplace();
+    if (pools == nullptr) AddListed(*home, view);
+  } else if (home.status() == StatusCode::kNotFound) {
+    view->problems.emplace_back("there is no store: no memory node has joined yet, or the home was stopped");
+  } else {
+    view->problems.push_back("the store's home cannot be read: " + home.status().ToString());
+  }
+  const kvs::LiveBytes* const live_bytes = live.ok() ? &*live : nullptr;
+  if (pools == nullptr) {
+    AddNodeMemory(home.ok() ? &*home : nullptr, live_bytes, view);
+  } else {
+    AddReplicas(*pools, view);
+    AddPoolMemory(*pools, live_bytes, view);
   }
 }
 
@@ -183,10 +272,13 @@ Result<ClusterView> Cluster::Look() {
   const int64_t now_ns = metrics::UnixNowNs();
   for (const Announcement& announcement : *announcements) {
     NodeView node = ViewOf(announcement, now_ns);
-    const bool long_dead = node.state == "dead" && now_ns - announcement.updated_ns > kRememberDeadS * kNsPerS;
-    if (announcement.role == metrics::Role::kMemory || !long_dead) view.nodes.push_back(std::move(node));
+    if (IsMemory(node) || !IsLongDead(node, now_ns)) view.nodes.push_back(std::move(node));
   }
   AddMembers(&view);
+  // Of a mirrored pool that went on, nobody misses those that died.
+  std::erase_if(view.nodes, [&](const NodeView& node) {
+    return view.configuration && node.pool == krcore::kNoNode && IsLongDead(node, now_ns);
+  });
   AddRates(&view);
   AddNames(&view);
   std::ranges::sort(view.nodes, {}, [](const NodeView& node) {

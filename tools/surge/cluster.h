@@ -29,19 +29,23 @@ struct NodeView {
   std::string state;  // of metrics::State; or dead: the fabric confirms it; silent: it no longer announces itself
   std::optional<metrics::Announcement> announcement;  // nothing: it is only in the store's list
   double uptime_s = 0;                                // of a dead one: until it died
-  std::optional<Memory> memory;                       // of a memory node that could be read
-  std::optional<double> operations_per_s;             // of a compute node, once there are two samples
+  std::optional<Memory> memory;  // of a memory node that could be read; of a mirrored pool at each of its replicas
+  std::optional<double> operations_per_s;  // of a compute node, once there are two samples
+  // Of a memory node, where pools are mirrored.
+  krcore::NodeId pool = krcore::kNoNode;  // kNoNode: it is in none
+  std::string place;                      // only, head, middle, tail, learner, spare, removed; empty: not mirrored
 };
 
 struct ClusterView {
   std::string fabric;
-  std::vector<NodeView> nodes;        // by id; an id that has a successor appears once for each
-  uint64_t clients = 0;               // registered at the store's home
-  Memory memory;                      // of all memory nodes that could be read
-  std::vector<std::string> problems;  // what could not be read, and why
+  std::vector<NodeView> nodes;            // by id; an id that has a successor appears once for each
+  uint64_t clients = 0;                   // registered at the store's home
+  Memory memory;                          // of all memory nodes, or mirrored pools, that could be read
+  std::optional<uint64_t> configuration;  // its number, where pools are mirrored
+  std::vector<std::string> problems;      // what could not be read, and why
 };
 
-// How long dead compute nodes are shown.
+// How long dead compute nodes are shown, and dead memory nodes that are in no mirrored pool.
 inline constexpr int64_t kRememberDeadS = 600;
 // A node that has announced nothing for this long is silent.
 inline constexpr int64_t kSilentS = 5;
@@ -69,6 +73,12 @@ class Cluster {
   Cluster() = default;
   NodeView ViewOf(const metrics::Announcement& announcement, int64_t now_ns);
   void AddMembers(ClusterView* view);
+  void AddListed(const kvs::HomeView& home, ClusterView* view);
+  void AddReplicas(const kvs::Configuration& configuration, ClusterView* view);
+  krcore::Result<Memory> ReadMemory(krcore::NodeId id, const kvs::LiveBytes* live, ClusterView* view);
+  void AddPoolMemory(const kvs::Configuration& configuration, const kvs::LiveBytes* live, ClusterView* view);
+  void AddNodeMemory(const kvs::HomeView* home, const kvs::LiveBytes* live, ClusterView* view);
+  bool IsDead(const kvs::Replica& replica) const { return node_->IsConfirmedDead(replica.node, replica.incarnation); }
   void AddRates(ClusterView* view);
 
   void AddNames(ClusterView* view);

@@ -61,19 +61,27 @@ std::string Role(const NodeView& node) {
 
 using Row = std::vector<std::string>;
 
-Row RowOf(const NodeView& node) {
+// Returns "1 tail", "spare".
+std::string Place(const NodeView& node) {
+  if (node.place.empty()) return kNothing;
+  return node.pool == krcore::kNoNode ? node.place : std::to_string(node.pool) + " " + node.place;
+}
+
+// mirrored: whether there is a column for the place.
+Row RowOf(const NodeView& node, bool mirrored) {
   const bool compute = node.announcement && node.announcement->role == metrics::Role::kCompute;
   const std::string metrics = node.announcement ? node.announcement->metrics() : "";
-  return {std::to_string(node.id),
-          Role(node),
-          node.state,
-          node.announcement ? Duration(node.uptime_s) : kNothing,
-          node.memory ? cli::FormatSize(node.memory->used) : kNothing,
-          node.memory ? cli::FormatSize(node.memory->free) : kNothing,
-          node.memory ? Percent(node.memory->used, node.memory->used + node.memory->free) : kNothing,
-          compute ? Workers(*node.announcement) : kNothing,
-          node.operations_per_s ? Rate(*node.operations_per_s) : kNothing,
-          metrics.empty() ? kNothing : metrics};
+  Row row = {std::to_string(node.id), Role(node), node.state};
+  if (mirrored) row.push_back(Place(node));
+  const Row rest = {node.announcement ? Duration(node.uptime_s) : kNothing,
+                    node.memory ? cli::FormatSize(node.memory->used) : kNothing,
+                    node.memory ? cli::FormatSize(node.memory->free) : kNothing,
+                    node.memory ? Percent(node.memory->used, node.memory->used + node.memory->free) : kNothing,
+                    compute ? Workers(*node.announcement) : kNothing,
+                    node.operations_per_s ? Rate(*node.operations_per_s) : kNothing,
+                    metrics.empty() ? kNothing : metrics};
+  row.insert(row.end(), rest.begin(), rest.end());
+  return row;
 }
 
 ordered_json JsonOf(const Memory& memory) {
@@ -96,6 +104,8 @@ std::string UseOf(const Memory& memory) {
 
 ordered_json JsonOf(const NodeView& node) {
   ordered_json json = {{"id", node.id}, {"role", node.role}, {"state", node.state}};
+  json["pool"] = node.pool != krcore::kNoNode ? ordered_json(node.pool) : ordered_json();
+  json["replica"] = node.place.empty() ? ordered_json() : ordered_json(node.place);
   json["memory"] = node.memory ? JsonOf(*node.memory) : ordered_json();
   if (!node.announcement) {
     for (const char* name : {"home", "metaserver", "pid", "uptime_s", "metrics", "workers", "operations"}) {
@@ -140,8 +150,10 @@ Load LoadOf(const ClusterView& view) {
 }  // namespace
 
 std::string Table(const ClusterView& view) {
+  const bool mirrored = view.configuration.has_value();
   std::vector<Row> rows = {{"NODE", "ROLE", "STATE", "UPTIME", "USED", "FREE", "FULL", "WORKERS", "OPS/S", "METRICS"}};
-  for (const NodeView& node : view.nodes) rows.push_back(RowOf(node));
+  if (mirrored) rows[0].insert(rows[0].begin() + 3, "POOL");
+  for (const NodeView& node : view.nodes) rows.push_back(RowOf(node, mirrored));
   std::vector<size_t> widths(rows[0].size(), 0);
   for (const Row& row : rows) {
     for (size_t column = 0; column < row.size(); ++column)
@@ -158,7 +170,9 @@ std::string Table(const ClusterView& view) {
   const Load load = LoadOf(view);
   text += "fabric " + view.fabric + ": memory " + cli::FormatSize(view.memory.used) + " used" + UseOf(view.memory) +
           ", " + cli::FormatSize(view.memory.free) + " free; " + std::to_string(load.workers) + " workers, " +
-          std::to_string(view.clients) + " clients, " + Rate(load.operations_per_s) + " operations/s\n";
+          std::to_string(view.clients) + " clients, " + Rate(load.operations_per_s) + " operations/s";
+  if (mirrored) text += "; configuration " + std::to_string(*view.configuration);
+  text += "\n";
   for (const std::string& problem : view.problems) text += "problem: " + problem + "\n";
   return text;
 }
@@ -167,9 +181,13 @@ std::string Json(const ClusterView& view) {
   ordered_json nodes = ordered_json::array();
   for (const NodeView& node : view.nodes) nodes.push_back(JsonOf(node));
   const Load load = LoadOf(view);
-  const ordered_json json = {{"fabric", view.fabric},         {"nodes", std::move(nodes)},
-                             {"memory", JsonOf(view.memory)}, {"workers", load.workers},
-                             {"clients", view.clients},       {"operations_per_s", load.operations_per_s},
+  const ordered_json json = {{"fabric", view.fabric},
+                             {"nodes", std::move(nodes)},
+                             {"memory", JsonOf(view.memory)},
+                             {"workers", load.workers},
+                             {"clients", view.clients},
+                             {"operations_per_s", load.operations_per_s},
+                             {"configuration", view.configuration ? ordered_json(*view.configuration) : ordered_json()},
                              {"problems", view.problems}};
   return json.dump();
 }

@@ -35,6 +35,8 @@ struct ReplicaKeeperStats {
   ReplicaState state = ReplicaState::kSpare;
   uint32_t pool = 0;          // of a learner or member
   bool is_home = false;       // that pool is the home, and this replica is its head
+  uint32_t replicas = 0;      // of that pool, a learner left out; as it was when this was last looked at
+  uint32_t wanted = 0;        // how many each pool is to have
   uint64_t passes = 0;        // over all that the pool has, begun; more than one if clients are lost meanwhile
   uint64_t words_pushed = 0;  // that the learner lacked
   uint64_t tables = 0;        // looked through in this pass
