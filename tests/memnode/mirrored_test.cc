@@ -2,72 +2,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "kvs/client.h"
+#include "tests/memnode/mirrored_nodes.h"
 #include "tests/support/program.h"
 
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing_support::Finished;
 using testing_support::Program;
 using testing_support::RunProgram;
-using testing_support::TestFabric;
 
-class Mirrored : public ::testing::Test {
- protected:
-  std::unique_ptr<Program> Start(int node, std::vector<std::string> more = {}) {
-    std::vector<std::string> args = {fabric_.flag(), "--node=" + std::to_string(node), "--memory=64M",
-                                     "--hugepages=off", "--wait_ms=20000"};
-    args.insert(args.end(), more.begin(), more.end());
-    auto program = std::make_unique<Program>("memnode", args);
-    EXPECT_THAT(program->WaitForLine("ready"), HasSubstr("mirrored=yes")) << program->Output();
-    return program;
-  }
-  // A metadata server that outlives the memory nodes.
-  std::unique_ptr<Program> StartMetaServer() {
-    auto program = std::make_unique<Program>(
-        "memnode", std::vector<std::string>{fabric_.flag(), "--node=200", "--memory=0", "--metaserver"});
-    EXPECT_NE(program->WaitForLine("ready"), "") << program->Output();
-    return program;
-  }
-  // What killed programs have left goes.
-  void TearDown() override {
-    store_.reset();
-    (void)RunProgram("memnode", {fabric_.flag(), "--clean"});
-  }
-  // Its clients live no longer than they are used: one that is not polled holds up joins.
-  std::unique_ptr<kvs::Client> NewClient() {
-    if (store_ == nullptr) store_ = kvs::Store::Open({.fabric = fabric_.name()}).value();
-    return store_->NewClient().value();
-  }
-  void Write(const std::string& value) {
-    const auto client = NewClient();
-    for (int i = 0; i < 300; ++i) {
-      const std::string key = "key-" + std::to_string(i);
-      const auto put = client->Put(key, value);
-      ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
-      contents_[key] = value;
-    }
-  }
-  void ExpectAllThere() {
-    const auto client = NewClient();
-    for (const auto& [key, value] : contents_) {
-      std::string read;
-      const auto got = client->Get(key, &read);
-      ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
-      ASSERT_EQ(read, value);
-    }
-  }
-
-  TestFabric fabric_;
-  std::map<std::string, std::string> contents_;
-  std::unique_ptr<kvs::Store> store_;
-};
+using Mirrored = surgekv_test::MirroredNodes;
 
 TEST_F(Mirrored, NothingIsLostWhenMemoryNodesDieAndOthersTakeTheirPlaces) {
   const auto metadata = StartMetaServer();
@@ -76,6 +27,7 @@ TEST_F(Mirrored, NothingIsLostWhenMemoryNodesDieAndOthersTakeTheirPlaces) {
   EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
   Write("before any death");
   first->Kill();
+  RemoveMemoryOf(1);
   ExpectAllThere();
   Write("after the first death");
   auto third = Start(3);
@@ -100,6 +52,37 @@ TEST_F(Mirrored, ARestartedMemoryNodeIsNotTakenForWhatItWas) {
   EXPECT_NE(first->WaitForLogLine("a replica of pool 1"), "") << first->Output();
   second->Kill();
   ExpectAllThere();
+}
+
+// Without a client nobody uses the pools, and yet the death is noticed.
+TEST_F(Mirrored, ASpareTakesThePlaceOfADeadOneThoughNoClientIsThere) {
+  const auto metadata = StartMetaServer();
+  auto first = Start(1, {"--replicas=2"});
+  auto second = Start(2);
+  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  Write("before");
+  auto spare = Start(3);
+  EXPECT_NE(spare->WaitForLogLine("a replica of pool 2"), "") << spare->Output();
+  second->Kill();
+  EXPECT_NE(spare->WaitForLogLine("a replica of pool 1"), "") << spare->Output();
+  first->Kill();
+  ExpectAllThere();
+}
+
+TEST_F(Mirrored, SurgeSaysWhichReplicaANodeIsAndWhatAPoolLacks) {
+  const auto metadata = StartMetaServer();
+  auto first = Start(1, {"--replicas=2"});
+  auto second = Start(2);
+  nlohmann::json status = AwaitRedundancy(1);
+  EXPECT_EQ(PlaceOf(status, 1), "1 head");
+  EXPECT_EQ(PlaceOf(status, 2), "1 tail");
+  for (const auto& node : status["nodes"]) EXPECT_EQ(node["state"], "serving") << node.dump();
+  EXPECT_EQ(status["memory"]["total_bytes"], 64 << 20) << "the pool counts once";
+  const auto number = status["configuration"].get<int>();
+  first->Kill();
+  while (PlaceOf(status = Status(), 2) != "1 only") usleep(20'000);
+  EXPECT_GT(status["configuration"], number);
+  EXPECT_THAT(status["problems"].dump(), HasSubstr("pool 1 has 1 of 2 replicas"));
 }
 
 TEST_F(Mirrored, WhatDoesNotGoTogetherIsRefused) {

@@ -1,0 +1,132 @@
+// The memory nodes of a store whose pools are mirrored, as programs, and what `surge status` says of them.
+#ifndef TESTS_MEMNODE_MIRRORED_NODES_H_
+#define TESTS_MEMNODE_MIRRORED_NODES_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvs/client.h"
+#include "tests/support/program.h"
+
+namespace surgekv_test {
+
+using testing_support::Program;
+using testing_support::RunProgram;
+using testing_support::TestFabric;
+
+inline double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+class MirroredNodes : public ::testing::Test {
+ protected:
+  std::unique_ptr<Program> Start(int node, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {fabric_.flag(), "--node=" + std::to_string(node), "--memory=64M",
+                                     "--hugepages=off", "--wait_ms=20000"};
+    args.insert(args.end(), more.begin(), more.end());
+    auto program = std::make_unique<Program>("memnode", args);
+    EXPECT_THAT(program->WaitForLine("ready"), ::testing::HasSubstr("mirrored=yes")) << program->Output();
+    return program;
+  }
+  // A metadata server that is not a memory node.
+  std::unique_ptr<Program> StartMetaServer(int node = 200) {
+    auto program = std::make_unique<Program>(
+        "memnode",
+        std::vector<std::string>{fabric_.flag(), "--node=" + std::to_string(node), "--memory=0", "--metaserver"});
+    EXPECT_NE(program->WaitForLine("ready"), "") << program->Output();
+    return program;
+  }
+  // What killed programs have left goes.
+  void TearDown() override {
+    store_.reset();
+    (void)RunProgram("memnode", {fabric_.flag(), "--clean"});
+  }
+  // Its clients live no longer than they are used: one that is not polled holds up joins.
+  std::unique_ptr<kvs::Client> NewClient() {
+    if (store_ == nullptr) store_ = kvs::Store::Open({.fabric = fabric_.name()}).value();
+    return store_->NewClient().value();
+  }
+  void Write(const std::string& value, int keys = 300) {
+    const auto client = NewClient();
+    for (int i = 0; i < keys; ++i) {
+      const std::string key = "key-" + std::to_string(i);
+      const auto put = client->Put(key, value);
+      ASSERT_TRUE(put.ok()) << key << ": " << put.ToString();
+      contents_[key] = value;
+    }
+  }
+  void ExpectAllThere() {
+    const auto client = NewClient();
+    for (const auto& [key, value] : contents_) {
+      std::string read;
+      const auto got = client->Get(key, &read);
+      ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
+      ASSERT_EQ(read, value);
+    }
+  }
+  // The memory that a killed node leaves in /dev/shm.
+  void RemoveMemoryOf(int node) {
+    const std::string mark = ".m" + std::to_string(node) + "-pool";
+    size_t removed = 0;
+    for (const std::string& file : fabric_.Files()) {
+      if (file.ends_with(mark)) removed += unlink(("/dev/shm/" + file).c_str()) == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(removed, 1u) << mark;
+  }
+
+  nlohmann::json Status() {
+    const auto finished = RunProgram("surge", {"status", fabric_.flag(), "--json"});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    return nlohmann::json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  }
+  // The place of a living node, as "1 tail", "2 learner", "spare"; empty: it has none.
+  static std::string PlaceOf(const nlohmann::json& status, int node) {
+    for (const auto& each : status["nodes"]) {
+      if (each["id"] != node || each["state"] == "dead" || each["replica"].is_null()) continue;
+      const std::string replica = each["replica"];
+      return each["pool"].is_null() ? replica : std::to_string(each["pool"].get<int>()) + " " + replica;
+    }
+    return "";
+  }
+  // The living node at a place; 0: none.
+  static int NodeAt(const nlohmann::json& status, const std::string& place) {
+    for (const auto& each : status["nodes"]) {
+      const int node = each["id"];
+      if (PlaceOf(status, node) == place) return node;
+    }
+    return 0;
+  }
+  // Waits until so many pools, of two replicas each, have them, and until nothing changes. Returns what is there then.
+  nlohmann::json AwaitRedundancy(int pools) {
+    const auto begin = std::chrono::steady_clock::now();
+    nlohmann::json status;
+    while (SecondsSince(begin) * 1'000 < Program::kPatienceMs) {
+      status = Status();
+      bool complete = status["problems"].empty();
+      for (int pool = 1; pool <= pools && complete; ++pool) {
+        for (const char* place : {" head", " tail"}) complete &= NodeAt(status, std::to_string(pool) + place) != 0;
+      }
+      if (complete) return status;
+      usleep(20'000);
+    }
+    ADD_FAILURE() << "some pool still lacks a replica: " << status.dump(1);
+    return status;
+  }
+
+  TestFabric fabric_;
+  std::map<std::string, std::string> contents_;
+  std::unique_ptr<kvs::Store> store_;
+};
+
+}  // namespace surgekv_test
+
+#endif  // TESTS_MEMNODE_MIRRORED_NODES_H_
