@@ -63,9 +63,10 @@ TEST_F(Mirrored, ASpareTakesThePlaceOfADeadOneThoughNoClientIsThere) {
   Write("before");
   auto spare = Start(3);
   EXPECT_NE(spare->WaitForLogLine("a replica of pool 2"), "") << spare->Output();
-  second->Kill();
+  (void)AwaitRedundancy(1);  // a change that is under way has clients, which would notice
+  first->Kill();             // the home's head, and with it the store's only client
   EXPECT_NE(spare->WaitForLogLine("a replica of pool 1"), "") << spare->Output();
-  first->Kill();
+  second->Kill();
   ExpectAllThere();
 }
 
