@@ -20,7 +20,6 @@
 #include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
 #include "memnode/drain.h"
-#include "memnode/housekeeper.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
@@ -169,11 +168,9 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   PrintReady(options, server);
   std::optional<HugePageCollapser> collapser;
   if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
-  std::optional<Housekeeper> housekeeper;
-  if (server.is_home() && !server.mirrored()) housekeeper.emplace(options);
   std::optional<Steward> steward;
-  if (server.mirrored()) steward.emplace(server);
-  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr, steward.has_value() ? &*steward : nullptr);
+  if (server.is_home() || server.mirrored()) steward.emplace(options, server);
+  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr, server.mirrored() ? &*steward : nullptr);
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
   for (int64_t wait_ms = 0; !cli::StopSignal::WaitFor(wait_ms); wait_ms = kRefreshMs) {
@@ -198,11 +195,6 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     }
   }
   node_metrics.Detach();
-  if (housekeeper.has_value()) {
-    housekeeper->Join();
-    served.housekeeper_cpu_s = static_cast<double>(housekeeper->cpu_ns()) * 1e-9;
-    served.chunks_freed = housekeeper->chunks_freed();
-  }
   if (steward.has_value()) {
     steward->Join();
     served.housekeeper_cpu_s = static_cast<double>(steward->cpu_ns()) * 1e-9;

@@ -78,7 +78,7 @@ std::string NodeMetrics::TroubleLocked() const {
   if (member_ == kvs::MemberState::kDraining) return "draining";
   if (member_ == kvs::MemberState::kDrained) return "drained";
   if (member_ == kvs::MemberState::kNone) return kvs::kNoMember;
-  if (steward_ != nullptr && steward_->stats().state == kvs::ReplicaState::kRemoved) {
+  if (steward_ != nullptr && steward_->replica().state == kvs::ReplicaState::kRemoved) {
     return "removed: its pool went on without it, and nobody uses its memory; to join again, start it anew";
   }
   return "";
@@ -87,7 +87,7 @@ std::string NodeMetrics::TroubleLocked() const {
 // Where pools are mirrored, the home's head changes.
 bool NodeMetrics::IsHomeLocked() const {
   if (server_ == nullptr) return false;
-  return steward_ == nullptr ? server_->is_home() : steward_->stats().is_home;
+  return steward_ == nullptr ? server_->is_home() : steward_->replica().is_home;
 }
 
 std::string NodeMetrics::Trouble() const {
@@ -98,7 +98,7 @@ std::string NodeMetrics::Trouble() const {
 std::string NodeMetrics::Remark() const {
   const std::lock_guard lock(mutex_);
   if (steward_ == nullptr) return "";
-  const kvs::ReplicaKeeperStats stats = steward_->stats();
+  const kvs::ReplicaKeeperStats stats = steward_->replica();
   std::string remark(kvs::ReplicaStateName(stats.state));
   if (stats.pool == 0) return remark;
   return remark + " of pool " + std::to_string(stats.pool) + ", which has " + std::to_string(stats.replicas) + " of " +
@@ -109,7 +109,7 @@ std::string NodeMetrics::Remark() const {
 void NodeMetrics::FindMember() {
   member_.reset();
   if (steward_ == nullptr) member_ = kvs::MemberState::kNone;
-  const krcore::NodeId id = steward_ == nullptr ? server_->node() : steward_->stats().pool;
+  const krcore::NodeId id = steward_ == nullptr ? server_->node() : steward_->replica().pool;
   for (const kvs::MemberView& member : home_.members) {
     if (member.node != id) continue;
     if (steward_ != nullptr || member.incarnation == server_->fabric().incarnation()) member_ = member.state;
@@ -134,7 +134,7 @@ metrics::Announcement NodeMetrics::Tell() {
   said_.flags = 0;
   if (IsHomeLocked()) said_.flags |= metrics::Announcement::kHome;
   if (options_.metaserver) said_.flags |= metrics::Announcement::kMetaServer;
-  if (steward_ != nullptr && steward_->stats().state == kvs::ReplicaState::kRemoved)
+  if (steward_ != nullptr && steward_->replica().state == kvs::ReplicaState::kRemoved)
     said_.flags |= metrics::Announcement::kRemoved;
   said_.state = member_ == kvs::MemberState::kDraining  ? metrics::State::kDraining
                 : member_ == kvs::MemberState::kDrained ? metrics::State::kDrained
@@ -165,7 +165,7 @@ void NodeMetrics::AddMemory(Families* families) const {
 }
 
 void NodeMetrics::AddReplica(Families* families) const {
-  const kvs::ReplicaKeeperStats stats = steward_->stats();
+  const kvs::ReplicaKeeperStats stats = steward_->replica();
   for (const auto state : {kvs::ReplicaState::kSpare, kvs::ReplicaState::kLearner, kvs::ReplicaState::kMember,
                            kvs::ReplicaState::kRemoved}) {
     families->Gauge("surgekv_replica_state", "1 for what this node is in its mirrored pool, else 0",

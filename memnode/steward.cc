@@ -17,19 +17,24 @@
 namespace memnode {
 namespace {
 
-constexpr int64_t kAttemptMs = 1'000;
-constexpr int64_t kAgainMs = 200;
-// If the next step is due sooner than this, a client waits for others.
+// How long an attempt to reach the store may take, and how long to wait before the next one. Where pools are mirrored,
+// a client waits for another view if one is on its way.
+constexpr int64_t kAttemptMs = 100, kMirroredAttemptMs = 1'000;
+constexpr int64_t kAgainMs = 1'000, kMirroredAgainMs = 200;
+// If the next step is due sooner than this, the steward's client waits for others.
 constexpr int64_t kSoonNs = 100'000;
 
 }  // namespace
 
-Steward::Steward(MemoryServer& server) : server_(server) {
+Steward::Steward(const Options& options, MemoryServer& server) : options_(options), server_(server) {
   auto thread = krcore::StartServiceThread("steward", [this] { Run(); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
-  } else {
+  } else if (server.mirrored()) {
     LOG(ERROR) << "this memory node's memory stays unused: " << thread.status().message();
+  } else {
+    LOG(WARNING) << "no thread looks after the store, so memory that short-lived clients leave becomes free later: "
+                 << thread.status().message();
   }
 }
 
@@ -40,7 +45,7 @@ void Steward::Join() {
 }
 
 void Steward::Run() {
-  Serve();
+  if (const auto store = OpenStore(); store != nullptr) LookAfter(*store);
   cpu_ns_ = krcore::ThreadCpuNs(pthread_self());
 }
 
@@ -65,40 +70,47 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
   }
 }
 
-kvs::ReplicaKeeperStats Steward::stats() const {
+kvs::ReplicaKeeperStats Steward::replica() const {
   const std::lock_guard lock(mutex_);
   return told_;
 }
 
-void Steward::Serve() {
+std::unique_ptr<kvs::Store> Steward::OpenStore() {
+  const bool mirrored = server_.mirrored();
+  const int64_t attempt_ms = mirrored ? kMirroredAttemptMs : kAttemptMs;
   // The store's clock is the host's, not one that jumps when a stop is requested: it decides whose lease is over.
-  kvs::StoreOptions open{.operation_timeout_ms = kAttemptMs, .open_timeout_ms = kAttemptMs};
+  kvs::StoreOptions open{
+      .control_plane = options_.control_plane, .operation_timeout_ms = attempt_ms, .open_timeout_ms = attempt_ms};
   cli::SetFabric(&open);
-  std::unique_ptr<kvs::Store> store;
-  std::unique_ptr<kvs::ReplicaKeeper> keeper;     // destroyed before the store
-  std::unique_ptr<kvs::Housekeeper> housekeeper;  // likewise
-  while (keeper == nullptr) {
-    krcore::Status status;
-    if (auto opened = kvs::Store::Open(open); opened.ok()) {
-      store = *std::move(opened);
-      auto created = kvs::ReplicaKeeper::Create(*store, server_.fabric(), *server_.pool());
-      status = created.status();
-      if (status.ok()) keeper = *std::move(created);
-    } else {
-      status = opened.status();
-    }
-    if (!status.ok()) {
-      LOG_FIRST_N(WARNING, 1) << "cannot reach the store yet: " << status.ToString();
-    }
-    if (cli::StopSignal::WaitFor(keeper == nullptr ? kAgainMs : 0)) return;
-  }
   for (;;) {
-    int64_t next_ns = keeper->Step();
-    Tell(keeper->stats());
-    if (!keeper->stats().is_home) {
+    auto store = kvs::Store::Open(open);
+    if (cli::StopSignal::Requested()) return nullptr;
+    if (store.ok()) return *std::move(store);
+    LOG_FIRST_N(WARNING, 1) << "cannot reach the store yet to look after it: " << store.status().ToString();
+    if (cli::StopSignal::WaitFor(mirrored ? kMirroredAgainMs : kAgainMs)) return nullptr;
+  }
+}
+
+void Steward::LookAfter(kvs::Store& store) {
+  std::unique_ptr<kvs::ReplicaKeeper> keeper;
+  std::unique_ptr<kvs::Housekeeper> housekeeper;
+  for (;;) {
+    // Where there is no memory for one of them, it is tried again.
+    int64_t next_ns = kAgainMs * 1'000'000;
+    if (server_.mirrored() && keeper == nullptr) {
+      auto created = kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool());
+      if (created.ok()) keeper = *std::move(created);
+    }
+    if (keeper != nullptr) {
+      next_ns = keeper->Step();
+      Tell(keeper->stats());
+    }
+    const bool is_home = keeper != nullptr ? keeper->stats().is_home : server_.is_home();
+    if (!is_home) {
       housekeeper.reset();
     } else if (housekeeper == nullptr) {
-      if (auto created = kvs::Housekeeper::Create(*store); created.ok()) housekeeper = *std::move(created);
+      auto created = kvs::Housekeeper::Create(store);
+      if (created.ok()) housekeeper = *std::move(created);
     }
     if (housekeeper != nullptr) {
       next_ns = std::min(next_ns, housekeeper->Step());
@@ -106,7 +118,8 @@ void Steward::Serve() {
     }
     if (cli::StopSignal::Requested()) return;
     if (next_ns < kSoonNs) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(next_ns));
+      std::this_thread::sleep_for(
+          std::chrono::nanoseconds(next_ns));  // its client waits for others, which need the CPU
     } else if (cli::StopSignal::WaitFor(next_ns / 1'000'000 + 1)) {
       return;
     }

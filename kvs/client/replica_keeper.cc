@@ -74,20 +74,9 @@ void ReplicaKeeperCore::Look() {
   const bool stays = !read->active && std::exchange(pending_, read->number) == read->number;
   if (stays && MakeClient()) client_.reset();
   if (stays) return;
-  const auto is_dead = [this](const Replica& replica) {
-    return store_.node().IsConfirmedDead(replica.node, replica.incarnation);
-  };
   // What is dead and not used is noticed by nobody else.
   Configuration next = *read;
-  bool removes = read->active && next.RemoveDeadPool(is_dead);
-  if (read->active && !removes) {
-    for (const PoolView& view : read->pools) {
-      for (const Replica& replica : view.chain) removes |= is_dead(replica) && next.Remove(replica);
-      removes |= view.learner.exists() && is_dead(view.learner) && next.Remove(view.learner);
-    }
-    next.number = read->number + 1;
-  }
-  if (removes) {
+  if (read->active && next.RemoveDead([this](const Replica& replica) { return IsDead(store_.node(), replica); })) {
     (void)Set(next, version);
     return;
   }

@@ -107,11 +107,17 @@ bool Configuration::RemovePool(krcore::NodeId pool) {
   return Begin(*this);
 }
 
-bool Configuration::RemoveDeadPool(const std::function<bool(const Replica&)>& is_dead) {
-  for (const PoolView& view : pools) {
-    if (!view.in_use && std::ranges::all_of(view.chain, is_dead)) return RemovePool(view.pool);
+bool Configuration::RemoveDead(const std::function<bool(const Replica&)>& is_dead) {
+  bool any = false;
+  const std::vector<PoolView> before = pools;
+  for (const PoolView& view : before) {
+    if (!view.in_use && std::ranges::all_of(view.chain, is_dead)) any |= RemovePool(view.pool);
   }
-  return false;
+  for (const PoolView& view : before) {
+    for (const Replica& replica : view.chain) any |= is_dead(replica) && Remove(replica);
+    any |= view.learner.exists() && is_dead(view.learner) && Remove(view.learner);
+  }
+  return any;
 }
 
 std::vector<std::byte> Encode(const Configuration& configuration) {

@@ -38,7 +38,7 @@ struct PoolView {
 };
 
 struct Configuration {
-  // Counts the views: it grows by one whenever a chain changes. The first is 1.
+  // It grows whenever a chain changes. The first is 1.
   uint64_t number = 0;
   // Whether all clients that could still use an earlier view know of this one. Until then nobody posts to the pools
   // whose chains have changed.
@@ -71,8 +71,9 @@ struct Configuration {
   // A pool with one replica comes, of the lowest id that is free, or goes, if it is not in use.
   bool AddPool(uint64_t bytes, const Replica& replica);
   bool RemovePool(krcore::NodeId pool);
-  // Such a pool goes whose replicas are all dead, as `is_dead` says: nobody can join it any more.
-  bool RemoveDeadPool(const std::function<bool(const Replica&)>& is_dead);
+  // All that leave or go whom `is_dead` says to be dead; and a pool that is not in use and has no other replica, as
+  // nobody can join it any more.
+  bool RemoveDead(const std::function<bool(const Replica&)>& is_dead);
 
  private:
   bool Begin(Configuration next);

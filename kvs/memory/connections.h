@@ -57,13 +57,14 @@ class RoundTripEstimate {
 // one node execute in the order in which they were added, under the rules of krcore::VirtualQueue; verbs to different
 // nodes execute in any order.
 //
-// Where pools are mirrored, an address names a pool, and what is said of a memory node holds of a pool. The verbs go
-// out when the batch is run. A CAS takes as many round trips as the pool has replicas, and READs behind it go out with
-// the last of them. If a replica fails, the batch goes on in the next view: it ends with kUnavailable only if none is
-// left, or if nobody can tell what became of a CAS.
+// Where pools are mirrored, an address names a pool, and what is said of a memory node holds of a pool. READs go out as
+// they are added; what comes behind the first WRITE or CAS, when the batch is run. A CAS takes as many round trips as
+// the pool has replicas, and READs behind it go out with the last of them. If a replica fails, the batch goes on in the
+// next view: it ends with kUnavailable only if none is left, if the client goes without a lease for long, or if nobody
+// can tell what became of a CAS.
 //
-// Local buffers lie in the client's arena (or in a region whose lkey is given) and stay
-// borrowed until the batch was run, which must follow. A batch can be used again after that.
+// Local buffers lie in the client's arena (or in a region whose lkey is given) and stay borrowed until the batch was
+// run, which must follow. A batch can be used again after that.
 class Batch {
  public:
   Batch() = default;
@@ -114,7 +115,7 @@ class Batch {
 
   // Adds a READ from the head or the learner of a mirrored pool, for comparison. If there is no learner, the tail is
   // read.
-  void ReadReplica(MirroredVerb::At at, GlobalAddress from, void* to, uint32_t bytes) {
+  void ReadReplica(ReadAt at, GlobalAddress from, void* to, uint32_t bytes) {
     AddMirrored(from.node, {krcore::Opcode::kRead, from.offset, {reinterpret_cast<uint64_t>(to), bytes, lkey_}},
                 Word::kAnyones, nullptr, at);
   }
@@ -143,9 +144,7 @@ class Batch {
  private:
   friend class Connections;
   // ---- mirrored pools (mirrored_batch.cc)
-  void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers,
-                   MirroredVerb::At at = MirroredVerb::At::kTail);
-  void Begin();
+  void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at = ReadAt::kTail);
   void AddNoted(krcore::NodeId pool, const Verb& verb);
   // Posts what can be posted now. False: nothing, because all is done or lost.
   bool PostRound();
@@ -160,6 +159,7 @@ class Batch {
   void EndMirrored();
   bool WaitsTooLong() const;
   bool awaits_round() const;
+  inline void Begin();
   template <size_t kCount>
   inline void Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs);
   // Adds a verb that cannot go now: it is refused, or waits for room. (By value, so that callers can keep a verb in
@@ -382,7 +382,7 @@ class Connections {
   std::deque<Batch*> stalled_;               // batches that wait for room, in order
   std::deque<Batch*> going_on_;              // where pools are mirrored: batches that have ended a round, or wait
   Views* views_ = nullptr;
-  uint64_t view_number_ = 0;  // the views'
+  uint64_t view_number_ = 0;  // views_->number(), or 0; here, so that renewing a batch needs no branch
   uint32_t under_way_ = 0;
   std::unique_ptr<krcore::Region> copy_buffer_;  // of kCopyBytes, made when first needed
   MirroredVerb* copying_ = nullptr;              // whose it is
@@ -400,15 +400,17 @@ inline void Batch::Renew() {
 }
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
 
+inline void Batch::Begin() {
+  outcome_ = Outcome::kOk;
+  discarded_ = 0;
+  pending_ = 1;  // the batch's own part, so that it does not end before it runs
+  sample_from_ns_ = 0;
+  at_once_ = Stale() ? AtOnce::kNo : connections_->mirrored() ? AtOnce::kNoted : AtOnce::kYes;
+}
+
 template <size_t kCount>
 inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verbs) {
-  if (size_ == 0) {
-    outcome_ = Outcome::kOk;
-    discarded_ = 0;
-    pending_ = 1;  // the batch's own part, so that it does not end before it runs
-    sample_from_ns_ = 0;
-    at_once_ = Stale() ? AtOnce::kNo : connections_->mirrored() ? AtOnce::kNoted : AtOnce::kYes;
-  }
+  if (size_ == 0) Begin();
   size_ += static_cast<uint32_t>(kCount);
   if (at_once_ == AtOnce::kYes) [[likely]] {
     Connections::Peer* const peer = connections_->PeerWithRoom(node, this, kCount);

@@ -1,5 +1,5 @@
 // Mirrored pools: what a batch asks for, as it goes along the replicas of a pool, and a client's view of those replicas
-// (docs/replication.md). Connections and Views use this; nothing above kvs/memory knows it.
+// (docs/replication.md). Of this, the layers above say what words they CAS (Word), and the replicator where it READs.
 #ifndef KVS_MEMORY_MIRROR_H_
 #define KVS_MEMORY_MIRROR_H_
 
@@ -26,6 +26,9 @@ namespace kvs {
 enum class Word : uint8_t { kAnyones, kHint, kOwn, kAnyonesSlot, kOwnSlot, kOwnEntry };
 constexpr bool IsOwn(Word word) { return word == Word::kOwn || word == Word::kOwnSlot || word == Word::kOwnEntry; }
 constexpr bool IsSlot(Word word) { return word == Word::kAnyonesSlot || word == Word::kOwnSlot; }
+
+// Where a READ goes. All but the replicator's go to the tail.
+enum class ReadAt : uint8_t { kTail, kHead, kLearner };
 
 // A client's view of a mirrored pool.
 struct PoolChain {
@@ -74,7 +77,7 @@ struct MirroredVerb {
   krcore::NodeId pool;
   Word whose = Word::kAnyones;
   uint64_t* numbers = nullptr;  // if any: behind each hop the replica's `configuration` is read, registered, one a hop
-  enum class At : uint8_t { kTail, kHead, kLearner } at = At::kTail;  // where a READ goes
+  ReadAt at = ReadAt::kTail;
   State state = State::kOpen;
   Phase phase = Phase::kHop;
   bool posted_once = false;                           // it may have changed something

@@ -47,10 +47,8 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
   const bool learns = chain.learner.exists();
   switch (mirrored->verb.opcode) {
     case Opcode::kRead: {
-      const bool head = mirrored->at == MirroredVerb::At::kHead || Mutated(Mutation::kReadHead);
-      return at(mirrored->at == MirroredVerb::At::kLearner && learns ? chain.learner
-                : head                                               ? chain.replicas[0]
-                                                                     : chain.tail());
+      const bool head = mirrored->at == ReadAt::kHead || Mutated(Mutation::kReadHead);
+      return at(mirrored->at == ReadAt::kLearner && learns ? chain.learner : head ? chain.replicas[0] : chain.tail());
     }
     case Opcode::kCompareSwap: break;
     default: {
@@ -88,14 +86,6 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 bool Batch::Outlived() const { return connections_->mirrored() && began_ < connections_->views_->heads_since(); }
 
-void Batch::Begin() {
-  outcome_ = Outcome::kOk;
-  discarded_ = 0;
-  pending_ = 1;
-  sample_from_ns_ = 0;
-  at_once_ = Stale() ? AtOnce::kNo : AtOnce::kNoted;
-}
-
 // A READ goes to the tail at once if nothing that has to be done before is in the way. (Add has counted it.)
 void Batch::AddNoted(NodeId pool, const Verb& verb) {
   const PoolChain* const chain = connections_->views_->Find(pool);
@@ -112,7 +102,7 @@ void Batch::AddNoted(NodeId pool, const Verb& verb) {
   AddMirrored(pool, verb, Word::kAnyones, nullptr);
 }
 
-void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, MirroredVerb::At at) {
+void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at) {
   if (size_ == 0) Begin();
   ++size_;
   in_rounds_ = true;
@@ -459,7 +449,7 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   if (peer.connected) return Reached::kYes;
   last_failed_ = replica.node;
   const int64_t now_ns = clock_.NowNs();
-  const bool dead = node_.IsConfirmedDead(replica.node, replica.incarnation);
+  const bool dead = IsDead(node_, replica);
   if (!dead) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
     const Status ensured = EnsureNode(replica.node, {now_ns + kMinTryNs});
@@ -486,7 +476,7 @@ Status Connections::EnsurePool(NodeId pool, krcore::Deadline deadline) {
 
 // Its successor can only have been connected if it is dead by now.
 bool Connections::IsStill(const Replica& replica) {
-  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) return true;
+  if (!IsDead(node_, replica)) return true;
   peers_[replica.node].connected = false;
   return false;
 }

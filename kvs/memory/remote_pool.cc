@@ -37,6 +37,10 @@ Result<Configuration> ReadConfiguration(krcore::Node& node, Deadline deadline, u
   return DecodeConfiguration(record->value);
 }
 
+bool IsDead(krcore::Node& node, const Replica& replica) {
+  return node.IsConfirmedDead(replica.node, replica.incarnation);
+}
+
 Result<std::unique_ptr<RemotePool>> RemotePool::Create(krcore::Node& node, size_t buffer_bytes) {
   std::unique_ptr<RemotePool> pool(new RemotePool(node));
   pool->buffer_.resize(buffer_bytes / sizeof(uint64_t));
@@ -72,7 +76,7 @@ Status RemotePool::Connect(NodeId memory_node, Deadline deadline) {
 Status RemotePool::Connect(const Replica& replica, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(Connect(replica.node, deadline));
   // Its successor can only have been reached if it is dead by now.
-  if (!node_.IsConfirmedDead(replica.node, replica.incarnation)) return Status::Ok();
+  if (!IsDead(node_, replica)) return Status::Ok();
   queue_.reset();
   return {StatusCode::kUnavailable, "node " + std::to_string(replica.node) + " was restarted"};
 }

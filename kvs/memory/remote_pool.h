@@ -34,6 +34,9 @@ krcore::Result<HomeRecord> HomeRecordOf(const krcore::Result<std::vector<std::by
 krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Deadline deadline,
                                                 uint64_t* version = nullptr);
 
+// Whether the fabric confirms that this incarnation of the memory node is dead.
+bool IsDead(krcore::Node& node, const Replica& replica);
+
 class RemotePool {
  public:
   // `node` must outlive it. kOutOfMemory. At most `buffer_bytes` are read at once.

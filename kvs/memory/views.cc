@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "kvs/layout/pool.h"
@@ -56,8 +55,7 @@ bool Views::Suspect(krcore::NodeId pool, const Replica& replica) {
   PoolChain& chain = chains_[pool & 0xff];
   if (chain.length < 2 && replica != chain.learner) return false;
   chain.closed = true;
-  const auto is_known = [&](const Suspicion& known) { return known.replica == replica; };
-  if (std::ranges::none_of(suspects_, is_known)) suspects_.push_back({pool, replica});
+  if (std::ranges::find(suspects_, replica) == suspects_.end()) suspects_.push_back(replica);
   next_ns_ = INT64_MIN;
   return true;
 }
@@ -67,22 +65,15 @@ bool Views::Look() {
     Result<Configuration> read = ReadConfiguration(node_, Soon(), &version_);
     if (!read.ok()) return false;
     latest_ = *std::move(read);
+    if (suspects_.empty()) return true;
     Configuration next = latest_;
-    bool any = false;
     // The dead first: the last replica does not leave, and must not be a dead one if another only seems to be.
-    for (const Suspicion& suspicion : suspects_) {
-      const PoolView* const view = latest_.Find(suspicion.pool);
-      for (const Replica& replica : view == nullptr ? std::vector<Replica>() : view->chain) {
-        any |= node_.IsConfirmedDead(replica.node, replica.incarnation) && next.Remove(replica);
-      }
-    }
-    for (const Suspicion& suspicion : suspects_) any |= next.Remove(suspicion.replica);
+    bool any = next.RemoveDead([this](const Replica& replica) { return IsDead(node_, replica); });
+    for (const Replica& suspect : suspects_) any |= next.Remove(suspect);
     if (!any) break;
-    next.number = latest_.number + 1;
     const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(next), Soon());
     if (set == StatusCode::kExists) continue;
     if (!set.ok()) return false;
-    ++removals_;
   }
   suspects_.clear();
   return true;
@@ -133,7 +124,7 @@ void Views::GoOn() {
   }
   const Replica& promoted = latest_.Find(latest_.promoted)->chain.back();
   if (!valid_) {
-    if (node_.IsConfirmedDead(promoted.node, promoted.incarnation)) suspects_.push_back({latest_.promoted, promoted});
+    if (IsDead(node_, promoted)) suspects_.push_back(promoted);
     return;
   }
   if (!lapsed && !AllHaveAcknowledged()) return;
@@ -214,7 +205,6 @@ void Views::Use() {
   closed_to_new_ = false;
   const auto learns = [](const PoolView& view) { return view.learner.exists(); };
   any_learner_ = std::ranges::any_of(latest_.pools, learns);
-  if (used_.number != latest_.number) ++changes_;
   used_ = latest_;
   looks_ = false;
   for (Connections* connections : connections_) connections->SetViewNumber(used_.number);
@@ -236,7 +226,7 @@ bool Views::AtHome(const Replica& replica, const std::function<Status(RemotePool
     if (status.ok()) return true;
   }
   const PoolView& view = *latest_.Find(latest_.home);
-  if (view.chain.size() > 1 || replica == view.learner) suspects_.push_back({latest_.home, replica});
+  if (view.chain.size() > 1 || replica == view.learner) suspects_.push_back(replica);
   return false;
 }
 

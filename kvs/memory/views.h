@@ -88,9 +88,6 @@ class Views {
       GoOn();
   }
   bool changing() const { return looks_ || !suspects_.empty(); }
-  // How often this client has made a replica leave, and how often it has come to use another configuration.
-  uint64_t removals() const { return removals_; }
-  uint64_t changes() const { return changes_; }
 
  private:
   void GoOn();
@@ -121,11 +118,7 @@ class Views {
   Configuration used_, latest_;
   uint64_t version_ = 0;  // of the record with latest_
   std::array<PoolChain, krcore::kMaxMemoryNode + 1> chains_;
-  struct Suspicion {
-    krcore::NodeId pool;
-    Replica replica;
-  };
-  std::vector<Suspicion> suspects_;
+  std::vector<Replica> suspects_;
   bool looks_ = false;  // latest_ may be old, or is not used yet
   int64_t next_ns_ = INT64_MIN;
   uint64_t written_ = 0;    // the number that was written to the home's replicas last
@@ -137,7 +130,6 @@ class Views {
   uint64_t closed_ = 0;  // the number for which all pools that change are closed
   IsValid valid_;
   std::vector<ClientEntry> entries_;  // as AllHaveAcknowledged read them last
-  uint64_t removals_ = 0, changes_ = 0;
   std::unique_ptr<RemotePool> home_;
 };
 

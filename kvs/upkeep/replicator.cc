@@ -81,10 +81,8 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     report_->tables = 0;
     const Step swept = co_await Sweep(pool);
     if (swept != Step::kOk) {
-      const auto is_dead = [this](const Replica& replica) {
-        return common_.node.IsConfirmedDead(replica.node, replica.incarnation);
-      };
-      (void)views->Change([&](Configuration& next) { return next.RemoveDeadPool(is_dead); });
+      const auto is_dead = [this](const Replica& replica) { return kvs::IsDead(common_.node, replica); };
+      (void)views->Change([&](Configuration& next) { return next.RemoveDead(is_dead); });
       continue;
     }
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
@@ -244,17 +242,16 @@ Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
 }
 
 Task<Step> Replicator::Bring(GlobalAddress from, uint64_t bytes, bool is_table) {
-  using At = MirroredVerb::At;
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
     const auto window = static_cast<uint32_t>(std::min<uint64_t>(sizeof(buffers.tail), bytes - begin));
     const GlobalAddress at{from.node, from.offset + begin};
     // In this order: so what is the same was the same at one moment.
-    batch_.ReadReplica(At::kLearner, at, buffers.learner.data(), window);
+    batch_.ReadReplica(ReadAt::kLearner, at, buffers.learner.data(), window);
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     batch_.Read(at, buffers.tail.data(), window);
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    batch_.ReadReplica(At::kHead, at, buffers.head.data(), window);
+    batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), window);
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     std::vector<uint32_t> todo;
     for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {

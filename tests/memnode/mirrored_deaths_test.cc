@@ -145,7 +145,9 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     for (const int node : {201, 202}) ReplaceMetaServer(node);
     const auto status = AwaitRedundancy(2);
     for (const auto& node : status["nodes"]) {
-      if (!node["memory"].is_null()) EXPECT_GT(node["memory"]["live_bytes"], 0) << "no key would miss it";
+      if (!node["memory"].is_null()) {
+        EXPECT_GT(node["memory"]["live_bytes"], 0) << "no key would miss it";
+      }
     }
   }
   void ExpectNothingLost(Worker& worker) {
