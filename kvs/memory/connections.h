@@ -152,6 +152,9 @@ class Batch {
   bool GoOn();
   void TakeRound();
   Verb NextVerb(const MirroredVerb& mirrored) const;
+  struct Round;
+  bool MakeReady(MirroredVerb& mirrored, const PoolChain& chain);
+  void PostNext(MirroredVerb& mirrored, Round* round);
   bool BeginCopy(MirroredVerb& mirrored);
   void Copied(MirroredVerb& mirrored);
   bool PostHop(MirroredVerb& mirrored);

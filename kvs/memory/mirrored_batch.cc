@@ -84,6 +84,13 @@ void AimAlong(const PoolChain& chain, MirroredVerb* mirrored) {
 
 // ---- one batch
 
+// What a round may still post.
+struct Batch::Round {
+  std::bitset<krcore::kMaxMemoryNode + 1> held;    // pools to which nothing more is posted in this round
+  std::bitset<krcore::kMaxMemoryNode + 1> before;  // pools with a CAS that READs behind it have to wait for
+  bool left = false;                               // something is left to post
+};
+
 bool Batch::Outlived() const { return connections_->mirrored() && began_ < connections_->views_->heads_since(); }
 
 // A READ goes to the tail at once if nothing that has to be done before is in the way. (Add has counted it.)
@@ -231,77 +238,74 @@ void Batch::EndVerb(MirroredVerb& mirrored, MirroredVerb::State state) {
   if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
 }
 
+// Brings a CAS to where its next verb can be posted, or ends it. False: it has to wait.
+bool Batch::MakeReady(MirroredVerb& mirrored, const PoolChain& chain) {
+  mirrored.EndHops(chain);
+  if (mirrored.state != MirroredVerb::State::kOpen) return false;
+  if (!connections_->views_->closed_to_new() || mirrored.under_way) return BeginCopy(mirrored);
+  // Those that are under way may have to copy before they can end.
+  if (connections_->copying_ == &mirrored) {
+    connections_->copying_ = nullptr;
+    mirrored.phase = mirrored.behind_copy;
+  }
+  return false;
+}
+
+// Posts the next verb of this one if it can be posted now.
+void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
+  using State = MirroredVerb::State;
+  using Phase = MirroredVerb::Phase;
+  const bool is_cas = mirrored.is_cas(), may_post_to_closed = Mutated(Mutation::kPostsToClosed);
+  const PoolChain* const chain = connections_->views_->Find(mirrored.pool);
+  if (chain == nullptr) return EndVerb(mirrored, State::kLost);
+  bool ready = !chain->closed || may_post_to_closed;
+  if (ready && mirrored.since != chain->since) {
+    if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
+    mirrored.GoOnAlong(*chain);
+  }
+  ready = ready && (!is_cas || MakeReady(mirrored, *chain));
+  if (mirrored.state != State::kOpen) return EndVerb(mirrored, mirrored.state);
+  const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
+  const NodeId pool = (copies ? mirrored.copy.address.node : mirrored.pool) & 0xff;
+  const PoolChain* const to = copies ? connections_->views_->Find(pool) : chain;
+  ready = ready && !round->held[pool] && (is_cas || mirrored.verb.opcode != Opcode::kRead || !round->before[pool]);
+  if (ready && to != nullptr && (!to->closed || may_post_to_closed)) {
+    AimAlong(*to, &mirrored);
+    Connections::Reached reached = Connections::Reached::kYes;
+    for (const Replica& replica : std::span(mirrored.posted_at).first(mirrored.posted_count)) {
+      if (reached == Connections::Reached::kYes) reached = connections_->ReachReplica(pool, replica);
+    }
+    if (reached == Connections::Reached::kNever) return EndVerb(mirrored, State::kLost);
+    if (reached == Connections::Reached::kYes && PostHop(mirrored)) {
+      const bool more_hops = mirrored.phase == Phase::kHop && mirrored.hop + 1 < chain->length;
+      if (is_cas && (copies || more_hops)) round->before[mirrored.pool & 0xff] = true;
+      return;
+    }
+    round->held[pool] = true;
+  }
+  round->left = true;
+  if (is_cas) round->before[mirrored.pool & 0xff] = true;
+}
+
 bool Batch::PostRound() {
   // Room for the READs that may have to be asked again: copying_ points to one of these verbs.
   mirrored_.reserve(mirrored_.size() + noted_.size());
-  using State = MirroredVerb::State;
-  using Phase = MirroredVerb::Phase;
-  bool left = false;
-  std::bitset<krcore::kMaxMemoryNode + 1> held;    // pools to which nothing more is posted in this round
-  std::bitset<krcore::kMaxMemoryNode + 1> before;  // pools with a CAS that READs behind it have to wait for
-  const Views& views = *connections_->views_;
+  Round round;
   const bool gives_up = Stale() || WaitsTooLong();
   for (MirroredVerb& mirrored : mirrored_) {
-    if (mirrored.state != State::kOpen) continue;
-    const PoolChain* const chain = views.Find(mirrored.pool);
-    if (chain == nullptr || gives_up) {
-      EndVerb(mirrored, State::kLost);
-      continue;
+    if (mirrored.state != MirroredVerb::State::kOpen) continue;
+    if (gives_up) {
+      EndVerb(mirrored, MirroredVerb::State::kLost);
+    } else {
+      PostNext(mirrored, &round);
     }
-    bool waits = chain->closed && !Mutated(Mutation::kPostsToClosed);
-    if (!waits && mirrored.since != chain->since) {
-      if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
-      mirrored.GoOnAlong(*chain);
-    }
-    if (!waits && mirrored.is_cas()) {
-      mirrored.EndHops(*chain);
-      if (mirrored.state == State::kDone) {
-        EndVerb(mirrored, State::kDone);
-        continue;
-      }
-      if (views.closed_to_new() && !mirrored.under_way) {
-        waits = true;
-        // Those that are under way may have to copy before they can end.
-        if (connections_->copying_ == &mirrored) {
-          connections_->copying_ = nullptr;
-          mirrored.phase = mirrored.behind_copy;
-        }
-      } else {
-        waits = !BeginCopy(mirrored);
-      }
-      if (mirrored.state == State::kLost) continue;
-    }
-    const bool copies = mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite;
-    const NodeId pool = (copies ? mirrored.copy.address.node : mirrored.pool) & 0xff;
-    waits = waits || held[pool] || (mirrored.verb.opcode == Opcode::kRead && before[pool]);
-    if (const PoolChain* const to = copies ? views.Find(pool) : chain;
-        !waits && to != nullptr && (!to->closed || Mutated(Mutation::kPostsToClosed))) {
-      AimAlong(*to, &mirrored);
-      Connections::Reached reached = Connections::Reached::kYes;
-      for (const Replica& replica : std::span(mirrored.posted_at).first(mirrored.posted_count)) {
-        if (reached == Connections::Reached::kYes) reached = connections_->ReachReplica(pool, replica);
-      }
-      if (reached == Connections::Reached::kNever) {
-        EndVerb(mirrored, State::kLost);
-        continue;
-      }
-      if (reached == Connections::Reached::kYes && PostHop(mirrored)) {
-        if (mirrored.is_cas() && (copies || (mirrored.phase == Phase::kHop && mirrored.hop + 1 < chain->length))) {
-          before[mirrored.pool & 0xff] = true;
-        }
-        continue;
-      }
-      held[pool] = true;
-    }
-    left = true;
-    if (mirrored.is_cas()) before[mirrored.pool & 0xff] = true;
   }
   if (--pending_ > 0) {
     ++connections_->stats_.round_trips;
     connections_->stats_.operation_round_trips += of_operation_ ? 1 : 0;
     return true;
   }
-  if (left) {
+  if (round.left) {
     pending_ = 1;
     if (waits_since_ns_ == 0) waits_since_ns_ = connections_->clock_.NowNs();
     connections_->going_on_.push_back(this);

@@ -45,7 +45,8 @@ class Views {
   // Those whose verbs go by these views.
   void Attach(Connections& connections) { connections_.push_back(&connections); }
   void Detach(Connections& connections);
-  // The client's place in the client table, from before it claims it until it has given it back. It acknowledges there.
+  // The client's place in the client table, as soon as it is known to be the client's and until it has been given back.
+  // It acknowledges there.
   void SetClient(std::optional<uint32_t> client) { client_ = client; }
 
   // The number of the configuration that the client uses.
