@@ -24,8 +24,6 @@
 namespace {
 
 using surgekv_test::SecondsSince;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using testing_support::Program;
 using Instant = std::chrono::steady_clock::time_point;
 

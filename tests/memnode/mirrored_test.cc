@@ -11,9 +11,7 @@
 
 namespace {
 
-using ::testing::Each;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing_support::Finished;
 using testing_support::Program;
 using testing_support::RunProgram;

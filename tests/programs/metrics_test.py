@@ -19,6 +19,8 @@ PAGE = ROOT / "docs" / "operating.md"
 
 
 class MetricsTest(FabricCase):
+    maxDiff = None  # a difference between the page and what is exposed is shown whole
+
     def check_documented(self, *expositions):
         """What is exposed is what the page lists, by name and type, and the other way round."""
         rows = re.findall(r"^\| `([a-z0-9_]+)`(?:, `([a-z_, ]+)`)? \| (counter|gauge|histogram) \|",
@@ -72,14 +74,31 @@ class MetricsTest(FabricCase):
             self.assertEqual(still.value("surgekv_worker_start_seconds_count", part=part), 3, part)
         self.assertEqual(memnode.stop(), 0, memnode.text())
 
+    def test_a_mirrored_store_exposes_every_listed_metric_and_tells_of_a_lost_replica(self):
+        first = self.start_memnode(1, "--metaserver", "--replicas=2")
+        second = self.start_memnode(2)
+        address = metrics_address(first)
+        self.wait_for_health(address, 200, "ok: member of pool 1, which has 2 of 2 replicas")
+        self.load()
+        computenode = self.start_computenode("--workers=1", "--profile=constant:200,600")
+        whole = self.scrape(address)
+        self.check_documented(whole, self.scrape(metrics_address(computenode)))
+        self.assertEqual(whole.value("surgekv_replica_state", state="member"), 1)
+        self.assertEqual((whole.value("surgekv_replica_pool"), whole.value("surgekv_replica_pool_missing")), (1, 0))
+        second.kill()
+        self.wait_for_health(address, 200, "ok: member of pool 1, which has 1 of 2 replicas")
+        self.assertEqual(self.scrape(address).value("surgekv_replica_pool_missing"), 1)
+        self.assertIn("pool 1 has 1 of 2 replicas", self.status()["problems"])
+        computenode.command("quit")
+        self.assertEqual(computenode.ended(), 0, computenode.text())
+
     def test_processes_count_too_also_killed_ones_and_counters_never_go_down(self):
-        memnode = self.start_memnode(1, "--metaserver")
+        self.start_memnode(1, "--metaserver")
         self.load()
         # Long enough that what is asked at the end is asked while it serves.
         computenode = self.start_computenode("--workers=2", "--worker_kind=fork", "--standby=1",
                                              "--profile=step:500@0,0@4,end@40")
         address = metrics_address(computenode)
-        self.check_documented(self.scrape(metrics_address(memnode)), self.scrape(address))
         highest, expositions = {}, 0
         killed = False
 

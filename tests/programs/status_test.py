@@ -25,7 +25,7 @@ class StatusTest(FabricCase):
         status = wait_for(lambda: (found := self.status())["operations_per_s"] > 10 and found,
                           lambda: self.surge().stdout)
         self.assertEqual(sorted(status), sorted(["fabric", "nodes", "memory", "workers", "clients",
-                                                 "operations_per_s", "problems"]))
+                                                 "operations_per_s", "configuration", "problems"]))
         self.assertEqual((status["fabric"], status["workers"], status["problems"]), (self.fabric, 2, []))
         self.assertEqual(status["clients"], 2)
         self.assertEqual([(node["id"], node["role"], node["home"]) for node in status["nodes"][:2]],
