@@ -80,7 +80,7 @@ class MetricsTest(FabricCase):
         address = metrics_address(first)
         self.wait_for_health(address, 200, "ok: member of pool 1, which has 2 of 2 replicas")
         self.load()
-        computenode = self.start_computenode("--workers=1", "--profile=constant:200,600")
+        computenode = self.start_computenode("--workers=1", "--worker_kind=fork", "--profile=constant:200,600")
         whole = self.scrape(address)
         self.check_documented(whole, self.scrape(metrics_address(computenode)))
         self.assertEqual(whole.value("surgekv_replica_state", state="member"), 1)
