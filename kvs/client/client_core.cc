@@ -11,6 +11,8 @@ namespace kvs {
 namespace {
 
 constexpr uint64_t kOverduePolls = 64;
+// How often the caretaker polls an idle client in a round: enough for some round trips.
+constexpr int kCareRounds = 200;
 // A client with nothing to post looks at the clock once in this many polls.
 constexpr uint64_t kIdlePolls = 64;
 // A blocking call sleeps if nothing is due within this time. It does so only after kRoundsBeforeNap rounds, because it
@@ -239,6 +241,17 @@ int64_t ClientCore::IdleUntil() {
   look_ = true;  // after the sleep the next Poll looks at the clock, or it would not see what is due
   const bool idle = epochs_.operations.all_free() && !epochs_.operations.any_delayed();
   return epochs_.operations.NextDueNs(upkeep_.maintenance.next_ns(idle));
+}
+
+bool ClientCore::CareWhileIdle(bool goes_on) {
+  if (!goes_on && !epochs_.operations.all_free()) return false;  // no coroutine of its user is resumed here
+  const int64_t now_ns = common_.clock.NowNs();
+  (void)IdleUntil();  // so that the Poll looks at the clock
+  for (int round = 0; round < kCareRounds; ++round) {
+    Poll();
+    if (IdleUntil() > now_ns) return false;
+  }
+  return true;
 }
 
 // A call that waits only for time need not spin.

@@ -47,6 +47,10 @@ class ClientCore final : public Client {
     epochs_.observer.SawUnchanged(index, entry, since_ns);
   }
   ~ClientCore() override;
+  // A round of the caretaker's: polls the client if it is idle, until that has nothing more to do now or this takes
+  // long. `goes_on`: the last round left something under way, and nobody has called the client since. Returns whether
+  // this one did.
+  bool CareWhileIdle(bool goes_on);
   // For tests. Null: the store's pools are not mirrored.
   Views* views() { return views_.get(); }
 

@@ -85,7 +85,7 @@ class HousekeeperCore final : public Housekeeper {
   Status swept_status_;
   CompactReport report_;
   int64_t begun_ns_ = 0, worked_ns_ = 0;
-  std::unique_ptr<Client> client_;
+  std::unique_ptr<ClientCore> client_;
 };
 
 // False: a memory node cannot be read, and so cannot be swept either.
@@ -155,11 +155,10 @@ Task<void> Compact(Client& client, CompactOptions options, CompactReport* report
 }
 
 void HousekeeperCore::Begin() {
-  auto client = store_.NewClient({.max_in_flight = 1, .address_cache_entries = 0});
+  auto client = store_.NewPolledClient({.max_in_flight = 1, .address_cache_entries = 0});
   if (!client.ok()) return;  // it tries again at the next look
   client_ = *std::move(client);
-  for (const auto& [index, seen] : entries_)
-    static_cast<ClientCore&>(*client_).SawUnchanged(index, seen.entry, seen.since_ns);
+  for (const auto& [index, seen] : entries_) client_->SawUnchanged(index, seen.entry, seen.since_ns);
   begun_ns_ = store_.clock().NowNs();
   worked_ns_ = 0;
   ++stats_.sweeps;

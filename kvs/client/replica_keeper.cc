@@ -63,7 +63,7 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   // While it brings its memory up to date, or enters its pool. The client comes last: it ends the task.
   ReplicatorReport report_;
   std::optional<Task<Status>> task_;
-  std::unique_ptr<Client> client_;
+  std::unique_ptr<ClientCore> client_;
 };
 
 void ReplicaKeeperCore::Look() {
@@ -163,7 +163,7 @@ bool ReplicaKeeperCore::Prepare(const PoolView& view) {
 }
 
 bool ReplicaKeeperCore::MakeClient() {
-  auto client = store_.NewClient({.max_in_flight = 4, .address_cache_entries = 0});
+  auto client = store_.NewPolledClient({.max_in_flight = 4, .address_cache_entries = 0});
   if (!client.ok()) return false;
   client_ = *std::move(client);
   return true;
@@ -171,7 +171,7 @@ bool ReplicaKeeperCore::MakeClient() {
 
 void ReplicaKeeperCore::Enter(krcore::NodeId pool) {
   if (!MakeClient()) return;
-  task_ = static_cast<ClientCore&>(*client_).EnterPool(pool);
+  task_ = client_->EnterPool(pool);
   task_->Start();
 }
 
@@ -180,7 +180,7 @@ void ReplicaKeeperCore::Begin(const PoolView& view) {
   stats_.state = ReplicaState::kLearner;
   stats_.pool = view.pool;
   stats_.replicas = static_cast<uint32_t>(view.chain.size());
-  task_ = static_cast<ClientCore&>(*client_).BringReplica(view.pool, self_, kBringMs, &report_);
+  task_ = client_->BringReplica(view.pool, self_, kBringMs, &report_);
   task_->Start();
 }
 

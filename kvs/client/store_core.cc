@@ -8,6 +8,7 @@
 
 #include "krcore/control_plane.h"
 #include "krcore/resources.h"
+#include "kvs/client/caretaker.h"
 #include "kvs/client/client_core.h"
 #include "kvs/memory/join.h"
 #include "kvs/memory/remote_pool.h"
@@ -46,6 +47,7 @@ StoreCore::StoreCore(std::unique_ptr<krcore::Node> node, const StoreOptions& opt
 }
 
 StoreCore::~StoreCore() {
+  caretaker_.reset();
   prepared_.clear();
   node_.reset();
   pool_.reset();
@@ -119,7 +121,10 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.chunk_bytes = super.chunk_bytes;
   shape_.lease_ns = super.lease_ns;
   shape_.hasher = Hasher(super.hash_seed);
-  return Status::Ok();
+  if (!shape_.mirrored || options_.clock != nullptr) return Status::Ok();
+  auto caretaker = Caretaker::Start();
+  if (caretaker.ok()) caretaker_ = *std::move(caretaker);
+  return caretaker.status();
 }
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {
@@ -146,11 +151,19 @@ std::vector<krcore::NodeId> StoreCore::members() {
 }
 
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
+  auto client = NewPolledClient(options);
+  if (!client.ok()) return client.status();
+  if (caretaker_ == nullptr) return std::unique_ptr<Client>(*std::move(client));
+  return krcore::OrOutOfMemory(
+      "making a client", [&]() -> Result<std::unique_ptr<Client>> { return caretaker_->Keep(*std::move(client)); });
+}
+
+Result<std::unique_ptr<ClientCore>> StoreCore::NewPolledClient(const ClientOptions& options) {
   KRCORE_RETURN_IF_ERROR(NotForked());
   return krcore::OrOutOfMemory("making a client", [&] { return MakeClient(options); });
 }
 
-Result<std::unique_ptr<Client>> StoreCore::MakeClient(const ClientOptions& options) {
+Result<std::unique_ptr<ClientCore>> StoreCore::MakeClient(const ClientOptions& options) {
   std::unique_ptr<ClientCore> client = TakePrepared(options);
   if (client == nullptr) {
     auto made = ClientCore::Prepare(*this, options);
@@ -160,7 +173,7 @@ Result<std::unique_ptr<Client>> StoreCore::MakeClient(const ClientOptions& optio
     client->ForgetTimes();
   }
   KRCORE_RETURN_IF_ERROR(client->Begin());
-  return std::unique_ptr<Client>(std::move(client));
+  return client;
 }
 
 std::unique_ptr<ClientCore> StoreCore::TakePrepared(const ClientOptions& options) {

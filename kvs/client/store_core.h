@@ -18,6 +18,7 @@
 
 namespace kvs {
 
+class Caretaker;
 class ClientCore;
 
 // StoreCore has what the clients of one process share: the node (with the control plane "verbs" each client also has
@@ -35,6 +36,8 @@ class StoreCore final : public Store {
   void Own(std::unique_ptr<krcore::Node> memory_node, std::unique_ptr<krcore::Region> pool);
 
   Result<std::unique_ptr<Client>> NewClient(const ClientOptions& options) override;
+  // The same for somebody who polls it as IdleUntil says.
+  Result<std::unique_ptr<ClientCore>> NewPolledClient(const ClientOptions& options);
   Status PrepareClient(const ClientOptions& options) override;
   krcore::Node& node() override { return *node_; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
@@ -55,7 +58,7 @@ class StoreCore final : public Store {
   std::vector<krcore::NodeId> members();
 
  private:
-  Result<std::unique_ptr<Client>> MakeClient(const ClientOptions& options);
+  Result<std::unique_ptr<ClientCore>> MakeClient(const ClientOptions& options);
   // Takes a client that was prepared with these options. Null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
   // Reads the superblock of a replica of the home, through queues of its own. kExists: the pool is mirrored, and the
@@ -73,6 +76,7 @@ class StoreCore final : public Store {
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
   StoreState state_;
+  std::unique_ptr<Caretaker> caretaker_;  // null: nobody waits for idle clients
 };
 
 }  // namespace kvs

@@ -50,7 +50,6 @@ class MirroredNodes : public ::testing::Test {
     store_.reset();
     (void)RunProgram("memnode", {fabric_.flag(), "--clean"});
   }
-  // Its clients live no longer than they are used: one that is not polled holds up joins.
   std::unique_ptr<kvs::Client> NewClient() {
     if (store_ == nullptr) store_ = kvs::Store::Open({.fabric = fabric_.name()}).value();
     return store_->NewClient().value();

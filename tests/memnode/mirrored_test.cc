@@ -52,6 +52,25 @@ TEST_F(Mirrored, ARestartedMemoryNodeIsNotTakenForWhatItWas) {
   ExpectAllThere();
 }
 
+// The application uses its client at the beginning and at the end, and does something else meanwhile.
+TEST_F(Mirrored, AnIdleClientHoldsUpNoReplacement) {
+  const auto metadata = StartMetaServer();
+  auto first = Start(1, {"--replicas=2"});
+  auto second = Start(2);
+  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  Write("before");
+  const auto idle = NewClient();
+  first->Kill();
+  auto third = Start(3);
+  EXPECT_NE(third->WaitForLogLine("a replica of pool 1"), "") << third->Output();
+  second->Kill();
+  std::string value;
+  const auto got = idle->Get("key-0", &value);
+  ASSERT_TRUE(got.ok()) << got.ToString();
+  EXPECT_EQ(value, "before");
+  EXPECT_EQ(idle->stats().fenced, 0u);
+}
+
 // Without a client nobody uses the pools, and yet the death is noticed.
 TEST_F(Mirrored, ASpareTakesThePlaceOfADeadOneThoughNoClientIsThere) {
   const auto metadata = StartMetaServer();

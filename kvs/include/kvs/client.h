@@ -200,11 +200,11 @@ class Client : public krcore::OfOneProcess {
   virtual Status Insert(std::string_view key, std::string_view value);  // kExists
   virtual Status Update(std::string_view key, std::string_view value);  // kNotFound
   virtual Status Delete(std::string_view key);                          // kNotFound
-  Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
-  Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
-  Status UndrainNode(krcore::NodeId node);
-  void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
-  void MultiWrite(std::span<WriteRequest> writes);
+  virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
+  virtual Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
+  virtual Status UndrainNode(krcore::NodeId node);
+  virtual void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
+  virtual void MultiWrite(std::span<WriteRequest> writes);
 
   // ---- Asynchronous: lazily started coroutines. `key`, `value` are borrowed until the task is done. Await them
   // in a coroutine of your own that runs under Spawn; many such coroutines share doorbells, which is where
@@ -250,7 +250,8 @@ class Client : public krcore::OfOneProcess {
   // Starts `task` now, runs it to its first suspension and owns it until it ends.
   virtual void Spawn(Task<void> task) = 0;
   // Runs one round: rings doorbells, collects completions, and resumes the coroutines that wait for them. Returns the
-  // number of completions. Call it now and then while idle too: it lets other clients reuse memory.
+  // number of completions. Call it now and then while idle too: it lets other clients reuse memory. (A thread of the
+  // Store does so for idle clients where pools are mirrored.)
   virtual size_t Poll() = 0;
   // Call it when a Poll brought nothing. Returns until when, on the store's clock, the caller may leave the client
   // alone, if it starts nothing before. A time that has passed: something is under way. For an idle client it is the
@@ -259,7 +260,7 @@ class Client : public krcore::OfOneProcess {
   // Returns how many spawned tasks have not ended.
   virtual size_t spawned() const = 0;
   // Polls until every spawned task has ended. Blocks; ends because every operation has a deadline.
-  void Drain();
+  virtual void Drain();
 
   virtual const ClientStats& stats() const = 0;
   virtual const ClientTimes& times() const = 0;
