@@ -203,7 +203,8 @@ class Client : public krcore::OfOneProcess {
   virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   virtual Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
   virtual Status UndrainNode(krcore::NodeId node);
-  virtual void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values, std::span<Status> statuses);
+  virtual void MultiGet(std::span<const std::string_view> keys, std::span<std::string> values,
+                        std::span<Status> statuses);
   virtual void MultiWrite(std::span<WriteRequest> writes);
 
   // ---- Asynchronous: lazily started coroutines. `key`, `value` are borrowed until the task is done. Await them
