@@ -127,10 +127,8 @@ void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
     return;
   }
   if (server.mirrored()) {
-    LOG(WARNING) << message << ", because no other memory node has a replica of its pool";
-    return;
-  }
-  if (server.is_home()) {
+    message += ", because no other memory node has a replica of its pool";
+  } else if (server.is_home()) {
     message += ", and with them the whole store, because this node is its home";
   } else {
     message +=
