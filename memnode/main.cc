@@ -93,6 +93,7 @@ struct Served {
   double huge_page_cpu_s = 0;
   uint64_t huge_page_bytes = 0;
   bool has_name = true;  // whether its name still leads to the fabric
+  bool removed = false;  // its mirrored pool went on without it
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
   double housekeeper_cpu_s = 0;
@@ -126,10 +127,8 @@ void WarnOfWhatIsLost(const Options& options, MemoryServer& server) {
     return;
   }
   if (server.mirrored()) {
-    LOG(WARNING) << message << ", because no other memory node has a replica of its pool";
-    return;
-  }
-  if (server.is_home()) {
+    message += ", because no other memory node has a replica of its pool";
+  } else if (server.is_home()) {
     message += ", and with them the whole store, because this node is its home";
   } else {
     message +=
@@ -158,7 +157,7 @@ krcore::Status Publish(MemoryServer& server, NodeMetrics& node_metrics, metrics:
   return {};
 }
 
-// Serves from `ready` until a stop is requested.
+// Serves from `ready` until a stop is requested, or the node's mirrored pool has gone on without it.
 Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_metrics) {
   Served served;
   served.node = server.node();
@@ -185,6 +184,8 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     }
     const krcore::Status status = Publish(server, node_metrics, announcement);
     node_metrics.NoteRefresh(status);
+    served.removed = server.mirrored() && steward->replica().state == kvs::ReplicaState::kRemoved;
+    if (served.removed) break;
     if (status.ok() == refreshed) continue;
     refreshed = status.ok();
     if (refreshed) {
@@ -246,15 +247,20 @@ int Run(const Options& options) {
     node_metrics.set_address(exporter->address());
     LOG(INFO) << "serving metrics at " << exporter->address().ToString();
   }
-  auto server = MemoryServer::Start(options, &clock);
-  if (!server.ok()) {
-    if (!cli::StopSignal::Requested()) return cli::Fail(server.status());
-    return cli::Fail({krcore::StatusCode::kUnavailable, std::string("stopped by ") + StopReason() + " while starting"});
+  for (;;) {
+    auto server = MemoryServer::Start(options, &clock);
+    if (!server.ok()) {
+      if (!cli::StopSignal::Requested()) return cli::Fail(server.status());
+      return cli::Fail(
+          {krcore::StatusCode::kUnavailable, std::string("stopped by ") + StopReason() + " while starting"});
+    }
+    const Served served = Serve(options, **server, node_metrics);
+    *server = nullptr;  // closes it, so that "stopped" means that nothing is left
+    // It joins again with another incarnation and other memory, so that nobody takes it for what it was.
+    if (served.removed && !cli::StopSignal::Requested()) continue;
+    PrintStopped(options, served);
+    return 0;
   }
-  const Served served = Serve(options, **server, node_metrics);
-  *server = nullptr;  // closes it, so that "stopped" means that nothing is left
-  PrintStopped(options, served);
-  return 0;
 }
 
 int Clean(const Options& options) {

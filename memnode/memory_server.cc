@@ -196,7 +196,16 @@ Status MemoryServer::Join(const Options& options) {
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;
   mirrored_ = joined->mirrored;
-  return Status::Ok();
+  const bool used = adopted() && kvs::IsFormatted(pool_->bytes());
+  if (!mirrored_ || !used || joined->returned) return Status::Ok();
+  LOG(WARNING)
+      << "the memory that this node had before is thrown away: its pool went on without it, or it had not been "
+         "copied yet";
+  // Not filled anew: a late verb to its old key might still execute.
+  pool_->DoNotKeep();
+  pool_.reset();
+  KRCORE_RETURN_IF_ERROR(CreatePool(options));
+  return node_->Publish(deadline);
 }
 
 Status MemoryServer::Refresh(Deadline deadline) {

@@ -79,7 +79,7 @@ std::string NodeMetrics::TroubleLocked() const {
   if (member_ == kvs::MemberState::kDrained) return "drained";
   if (member_ == kvs::MemberState::kNone) return kvs::kNoMember;
   if (steward_ != nullptr && steward_->replica().state == kvs::ReplicaState::kRemoved) {
-    return "removed: its pool went on without it, and nobody uses its memory; to join again, start it anew";
+    return "removed: its pool went on without it; it joins again, with fresh memory";
   }
   return "";
 }

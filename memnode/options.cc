@@ -173,10 +173,6 @@ Result<Options> OptionsFromFlags() {
         " needs --control_plane=krcore and --rnic=sw: elsewhere there is no record yet of which memory nodes "
         "hold what");
   }
-  if (options.replicas > 1 && FLAGS_keep_memory) {
-    return Mistake("--replicas=" + std::to_string(options.replicas) +
-                   " and --keep_memory do not go together yet: a memory node of such a store joins with fresh memory");
-  }
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();
   options.metrics = *std::move(metrics);

@@ -64,8 +64,7 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
       LOG(INFO) << "a replica of pool " << stats.pool << " (" << stats.words_pushed << " words copied)";
       break;
     case kvs::ReplicaState::kRemoved:
-      LOG(ERROR) << "this memory node was replaced while it did not answer, and serves nobody any more; to join again, "
-                    "start it anew";
+      LOG(WARNING) << "this memory node was replaced while it did not answer; it joins again, with fresh memory";
       break;
   }
 }
@@ -104,6 +103,7 @@ void Steward::LookAfter(kvs::Store& store) {
     if (keeper != nullptr) {
       next_ns = keeper->Step();
       Tell(keeper->stats());
+      if (keeper->stats().state == kvs::ReplicaState::kRemoved) return;
     }
     const bool is_home = keeper != nullptr ? keeper->stats().is_home : server_.is_home();
     if (!is_home) {

@@ -1,7 +1,7 @@
 // Steward: the thread of a memory node that looks after the store as one of its clients. At the home it does what
 // kvs/housekeeper.h says. Where pools are mirrored, every memory node has one: it makes the node's memory a replica of
 // a pool that lacks one (kvs/replica_keeper.h), and the home is where the head of its chain is. It ends when a stop is
-// requested.
+// requested, or when the pool has gone on without this replica.
 //
 // Thread safety: create, destroy and ask from one thread.
 #ifndef MEMNODE_STEWARD_H_
@@ -27,8 +27,8 @@ class Steward {
   Steward(const Steward&) = delete;
   Steward& operator=(const Steward&) = delete;
 
-  // To be called once a stop was requested: blocks until the thread has ended. That takes a few round trips, or a tenth
-  // of a second if a node does not answer; where pools are mirrored, up to a second.
+  // To be called once a stop was requested, or the replica was removed: blocks until the thread has ended. That takes a
+  // few round trips, or a tenth of a second if a node does not answer; where pools are mirrored, up to a second.
   void Join();
   // Where pools are mirrored: what has become of the node's memory. From any thread.
   kvs::ReplicaKeeperStats replica() const;

@@ -22,7 +22,9 @@ constexpr int64_t kBringMs = 600'000;         // after which bringing begins ane
 class ReplicaKeeperCore final : public ReplicaKeeper {
  public:
   ReplicaKeeperCore(StoreCore& store, krcore::Node& memory_node, krcore::Region& region)
-      : store_(store), region_(region), self_{memory_node.id(), memory_node.incarnation()} {}
+      : store_(store), region_(region), self_{memory_node.id(), memory_node.incarnation()} {
+    report_.joined = IsFormatted(region.bytes());
+  }
 
   int64_t Step() override {
     if (client_) return GoOnWithTask();
@@ -143,8 +145,8 @@ void ReplicaKeeperCore::LookAfterPool(Configuration configuration, uint64_t vers
 void ReplicaKeeperCore::MakePool(Configuration configuration, uint64_t version) {
   if (!configuration.AddPool(region_.bytes().size(), self_)) return;
   std::memset(region_.bytes().data(), 0, region_.bytes().size());
-  const Status formatted =
-      FormatPool(region_.bytes(), self_.node, store_.shape().chunk_bytes, configuration.pools.back().pool);
+  const Status formatted = FormatPool(region_.bytes(), self_.node, store_.shape().chunk_bytes,
+                                      configuration.pools.back().pool, self_.incarnation);
   if (formatted.ok()) (void)Set(configuration, version);
 }
 
@@ -158,7 +160,7 @@ bool ReplicaKeeperCore::Prepare(const PoolView& view) {
   const auto pool = RemotePool::Create(store_.node(), sizeof(Superblock));
   Superblock super;
   if (!pool.ok() || !(*pool)->Connect(view.chain.back(), Soon(), &super).ok()) return false;
-  FormatLearner(region_.bytes(), super, self_.node);
+  FormatLearner(region_.bytes(), super, self_.node, self_.incarnation);
   return true;
 }
 

@@ -68,6 +68,18 @@ bool Configuration::Remove(const Replica& replica) {
   return false;
 }
 
+bool Configuration::Return(const Replica& was, const Replica& is) {
+  Configuration next = *this;
+  (void)next.Demote(promoted);
+  for (PoolView& view : next.pools) {
+    const auto found = std::ranges::find(view.chain, was);
+    if (found == view.chain.end()) continue;
+    *found = is;
+    return Begin(std::move(next));
+  }
+  return false;
+}
+
 bool Configuration::AddLearner(krcore::NodeId pool, const Replica& learner) {
   PoolView* const view = Find(pool);
   if (view == nullptr || view->learner.exists() || view->chain.size() >= replicas || !active) return false;
@@ -114,7 +126,9 @@ bool Configuration::RemoveDead(const std::function<bool(const Replica&)>& is_dea
     if (!view.in_use && std::ranges::all_of(view.chain, is_dead)) any |= RemovePool(view.pool);
   }
   for (const PoolView& view : before) {
-    for (const Replica& replica : view.chain) any |= is_dead(replica) && Remove(replica);
+    if (!std::ranges::all_of(view.chain, is_dead)) {
+      for (const Replica& replica : view.chain) any |= is_dead(replica) && Remove(replica);
+    }
     any |= view.learner.exists() && is_dead(view.learner) && Remove(view.learner);
   }
   return any;

@@ -19,7 +19,8 @@ namespace kvs {
 inline constexpr char kConfigurationRecord[] = "kvs-pools";
 inline constexpr size_t kMaxReplicas = 3;
 
-// One replica of a pool: a memory node of that incarnation. Another incarnation has other memory, and is none.
+// One replica of a pool: a memory node of that incarnation. Another incarnation is none, unless it returns with the
+// same memory (Configuration::Return).
 struct Replica {
   krcore::NodeId node = krcore::kNoNode;
   uint32_t incarnation = 0;
@@ -62,6 +63,9 @@ struct Configuration {
   // A replica leaves its chain, or a learner goes. The last replica of a pool cannot leave. A promotion that is not
   // active yet is given up.
   bool Remove(const Replica& replica);
+  // A replica in a chain is another incarnation of its memory node from now on, which has that very memory. A promotion
+  // that is not active yet is given up; so what that has made the tail cannot return.
+  bool Return(const Replica& was, const Replica& is);
   // The pool, which lacks a replica and has no learner, gets one.
   bool AddLearner(krcore::NodeId pool, const Replica& learner);
   // The pool's learner becomes the tail.
@@ -71,8 +75,8 @@ struct Configuration {
   // A pool with one replica comes, of the lowest id that is free, or goes, if it is not in use.
   bool AddPool(uint64_t bytes, const Replica& replica);
   bool RemovePool(krcore::NodeId pool);
-  // All that leave or go whom `is_dead` says to be dead; and a pool that is not in use and has no other replica, as
-  // nobody can join it any more.
+  // All leave or go whom `is_dead` says to be dead, except where no replica of a chain lives: each of them may return.
+  // A pool that is not in use and has no other replica goes, as nobody can join it any more.
   bool RemoveDead(const std::function<bool(const Replica&)>& is_dead);
 
  private:

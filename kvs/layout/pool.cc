@@ -90,7 +90,8 @@ bool BlockView::Intact(uint64_t available) const {
 
 // ---- pool.h
 
-Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes, krcore::NodeId mirrored_as) {
+Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes, krcore::NodeId mirrored_as,
+                  uint32_t incarnation) {
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || !std::has_single_bit(chunk_bytes)) {
     return {StatusCode::kInvalidArgument, "a chunk has " + std::to_string(kMinChunkBytes) + " to " +
                                               std::to_string(kMaxChunkBytes) + " bytes, a power of two, not " +
@@ -110,6 +111,7 @@ Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk
   super.layout_version = kLayoutVersion;
   super.node = node;
   super.pool = mirrored_as;
+  std::ranges::fill(super.incarnations, incarnation);
   super.pool_bytes = pool.size();
   super.chunk_bytes = chunk_bytes;
   super.chunks = pool.size() / chunk_bytes;
@@ -162,12 +164,13 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   return Status::Ok();
 }
 
-void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node) {
+void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node, uint32_t incarnation) {
   std::memset(region.data(), 0xff, region.size());
   static_assert(kUncopied == ~uint64_t{0});
   Superblock& mine = SuperblockOf(region);
   mine = super;
   mine.node = node;
+  std::ranges::fill(mine.incarnations, incarnation);
   mine.chunk_cursor = mine.tables_chunk = kUncopied;
   auto& area = *reinterpret_cast<HomeArea*>(region.data() + kHomeAreaOffset);
   area.configuration = 0;

@@ -70,8 +70,11 @@ struct Superblock {
   int64_t lease_ns;      // of every client; home only
   uint64_t chunk_bytes;  // the same at every node of a store
   HashSeed hash_seed;    // of the store's keys; home only
-  uint64_t view;         // reserved, for mirrored pools: the last configuration that included this replica
-  uint32_t replicas;     // reserved, for mirrored pools: how many each pool of the store has; home only
+  // Of a replica of a mirrored pool: the incarnation of its memory node with which it became one. The other one is the
+  // same, or that with which the node returns after a stop: one of the two is in the configuration
+  // (kvs/memory/join.cc).
+  uint32_t incarnations[2];
+  uint32_t replicas;  // reserved, for mirrored pools: how many each pool of the store has; home only
   uint32_t reserved[5];
   // Hints, changed by CASes whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
   // have room.
@@ -82,7 +85,7 @@ static_assert(sizeof(Superblock) == 192);
 static_assert(offsetof(Superblock, magic) == 0 && offsetof(Superblock, layout_version) == 8);
 static_assert(offsetof(Superblock, features) == 24 && offsetof(Superblock, is_home) == 48);  // as version 3 reads them
 static_assert(offsetof(Superblock, pool) == 60 && offsetof(Superblock, hash_seed) == 80);
-static_assert(offsetof(Superblock, view) == 96 && offsetof(Superblock, replicas) == 104);
+static_assert(offsetof(Superblock, incarnations) == 96 && offsetof(Superblock, replicas) == 104);
 static_assert(offsetof(Superblock, chunk_cursor) == 128);
 
 enum class ChunkKind : uint8_t {
@@ -318,13 +321,13 @@ inline constexpr uint64_t kMinPoolBytes =
     (ReservedChunks(8 * kDefaultChunkBytes, kDefaultChunkBytes) + 4) * kDefaultChunkBytes;
 
 // Writes the superblock and the chunk table into a zeroed pool. kInvalidArgument: too small or too large, naming the
-// limits. `mirrored_as`: the id of the mirrored pool of which this is a replica.
+// limits. `mirrored_as`: the id of the mirrored pool of which this is a replica; then also the node's incarnation.
 krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk_bytes = kDefaultChunkBytes,
-                          krcore::NodeId mirrored_as = krcore::kNoNode);
+                          krcore::NodeId mirrored_as = krcore::kNoNode, uint32_t incarnation = 0);
 
 // Makes a region ready to be a learner of the mirrored pool whose superblock is `super`, at memory node `node`: nothing
 // of it is copied yet.
-void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node);
+void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node, uint32_t incarnation);
 
 struct HomeOptions {
   SubtableGeometry geometry;

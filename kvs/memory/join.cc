@@ -1,6 +1,7 @@
 #include "kvs/memory/join.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <span>
 #include <string>
@@ -205,7 +206,8 @@ Status BeginMirroredStore(krcore::Node& node, krcore::Region& pool, const HomeOp
   configuration.home = 1;
   configuration.replicas = options.replicas;
   configuration.pools.push_back({1, pool.bytes().size(), true, {{node.id(), node.incarnation()}}, {}});
-  KRCORE_RETURN_IF_ERROR(FormatPool(pool.bytes(), node.id(), options.chunk_bytes, configuration.home));
+  KRCORE_RETURN_IF_ERROR(
+      FormatPool(pool.bytes(), node.id(), options.chunk_bytes, configuration.home, node.incarnation()));
   KRCORE_RETURN_IF_ERROR(FormatHome(pool.bytes(), options));
   auto& area = *reinterpret_cast<HomeArea*>(pool.bytes().data() + kHomeAreaOffset);
   area.members[configuration.home] = MemberWord().Joined(0).word();
@@ -216,16 +218,48 @@ Status BeginMirroredStore(krcore::Node& node, krcore::Region& pool, const HomeOp
   return node.CompareAndSetRecord(kConfigurationRecord, 0, Encode(configuration), deadline);
 }
 
-// Joins a store whose pools are mirrored, or begins one. What the memory holds does not matter: it is filled when it
-// becomes a learner's.
-Result<JoinResult> JoinMirrored(krcore::Node& node, krcore::Region& pool, bool begins, const HomeOptions& options,
-                                Deadline deadline, Patience& patience, bool* seen) {
+// Makes the node a replica again with the memory that it had before a stop, if no view without that memory has begun.
+// False: one has. The superblock names the incarnation in the configuration whenever this process may be killed.
+Result<bool> Return(krcore::Node& node, krcore::Region& pool, Deadline deadline, Patience& patience) {
+  const Status layout = CheckPool(pool.bytes(), node.id());
+  if (layout == StatusCode::kUnsupported) return layout;
+  if (!layout.ok()) return false;  // it died while it formatted its memory
+  auto& held = reinterpret_cast<Superblock*>(pool.bytes().data())->incarnations;
+  const auto set = [](uint32_t& word, uint32_t incarnation) { std::atomic_ref(word).store(incarnation); };
+  Status last;
+  do {
+    uint64_t version = 0;
+    const Result<Configuration> read = ReadConfiguration(node, deadline, &version);
+    last = read.status();
+    if (!read.ok()) continue;
+    Configuration next = *read;
+    const Replica self{node.id(), node.incarnation()};
+    const auto returns = [&](uint32_t incarnation) { return next.Return({node.id(), incarnation}, self); };
+    const auto* const found = std::ranges::find_if(held, returns);
+    if (found == std::end(held)) return false;
+    set(held[0], *found);
+    set(held[1], self.incarnation);
+    last = node.CompareAndSetRecord(kConfigurationRecord, version, Encode(next), deadline);
+    if (last.ok()) return true;
+  } while (patience.Retry(last));
+  return last;
+}
+
+// Joins a store whose pools are mirrored, or begins one.
+Result<JoinResult> JoinMirrored(krcore::Node& node, krcore::Region& pool, bool fresh, bool begins,
+                                const HomeOptions& options, Deadline deadline, Patience& patience, bool* seen) {
+  // Others look for a replica as soon as it is in the configuration.
   KRCORE_RETURN_IF_ERROR(PublishNode(node, patience));
+  if (!fresh) {
+    const Result<bool> returned = Return(node, pool, deadline, patience);
+    if (!returned.ok()) return returned.status();
+    return JoinResult{.mirrored = true, .returned = *returned};
+  }
   if (begins) {
     const Status begun = BeginMirroredStore(node, pool, options, deadline);
     if (begun.ok()) {
       *seen = true;
-      return JoinResult{true, node.id(), true};
+      return JoinResult{.is_home = true, .home = node.id(), .mirrored = true};
     }
     Unformat(pool.bytes());
     if (begun != StatusCode::kExists) return begun;
@@ -235,7 +269,7 @@ Result<JoinResult> JoinMirrored(krcore::Node& node, krcore::Region& pool, bool b
       if (!patience.Retry(another)) return another;
     }
   }
-  return JoinResult{false, krcore::kNoNode, true};
+  return JoinResult{.mirrored = true};
 }
 
 // *seen: others may have learnt that this pool belongs to the store.
@@ -243,13 +277,12 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
                         Deadline deadline, Patience& patience, bool* seen) {
   Superblock& super = *reinterpret_cast<Superblock*>(pool.bytes().data());
   const Result<Configuration> configuration = ReadConfiguration(node, deadline);
-  if (configuration.ok()) return JoinMirrored(node, pool, false, home_options, deadline, patience, seen);
+  if (configuration.ok()) return JoinMirrored(node, pool, fresh, false, home_options, deadline, patience, seen);
   if (configuration.status() == StatusCode::kCorrupt) return configuration.status();
   if (!fresh && super.pool != krcore::kNoNode) {
     return Status(
         StatusCode::kUnavailable,
-        "the memory is that of a store whose pools are mirrored, and which of them hold what is not known any "
-        "more, because all of its memory nodes were stopped");
+        "the memory is that of a store whose pools are mirrored, and the fabric's record of who holds what is gone");
   }
   if (home_options.replicas > 1) {
     if (configuration.status() != StatusCode::kNotFound) return configuration.status();
@@ -257,7 +290,7 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
     if (!fresh || (home.ok() && home->record.node != node.id())) {
       return Status(StatusCode::kInvalidArgument, "the store's pools are not mirrored, and it cannot be changed");
     }
-    return JoinMirrored(node, pool, true, home_options, deadline, patience, seen);
+    return JoinMirrored(node, pool, fresh, true, home_options, deadline, patience, seen);
   }
   if (!fresh) {
     KRCORE_RETURN_IF_ERROR(CheckPool(pool.bytes(), node.id()));
@@ -277,7 +310,7 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
   do {
     if (ReadConfiguration(node, deadline).ok()) {
       Unformat(pool.bytes());
-      return JoinMirrored(node, pool, false, home_options, deadline, patience, seen);
+      return JoinMirrored(node, pool, true, false, home_options, deadline, patience, seen);
     }
     const Result<FoundHome> home = LookupHome(node, patience.attempt());
     const bool none = home.status() == StatusCode::kNotFound || (home.ok() && home->record.node == node.id());

@@ -15,8 +15,10 @@ namespace kvs {
 struct JoinResult {
   bool is_home = false;
   krcore::NodeId home = krcore::kNoNode;
-  bool mirrored =
-      false;  // the store's pools are; then a node that is not the home is no member yet (kvs/replica_keeper.h)
+  // The store's pools are. Then a node that has neither begun the store nor returned is no member yet
+  // (kvs/replica_keeper.h).
+  bool mirrored = false;
+  bool returned = false;  // it is a replica again, with the adopted memory
 };
 
 // Called with the reason why a join waits, once it has waited for about a second, and again when the reason changes.
@@ -24,14 +26,15 @@ using TellWaiting = std::function<void(const krcore::Status&)>;
 
 // `pool` has remote READ, WRITE and atomic rights and kPoolRegionTag; its contents are fresh (zeroes, then formatted
 // here) or adopted (checked here). Publishes the node at the metadata server, then joins. If the store's pools are
-// mirrored, it only publishes the node: a replica of which pool it becomes is decided later. A restarted home claims
-// its place again. Nobody takes the place of a home whose record a metadata server has, or that lives as far as the
-// fabric knows (Node::ClaimService), or, where memory outlives its process (sw), whose pool is on this host under the
-// name kPoolRegionName. A fresh pool that did not join is left unformatted. Blocks up to the deadline. kCorrupt:
-// adopted contents are not such a pool. kUnsupported: they, or the store's home, have another layout. kUnavailable: the
-// home is dead (start it again with its node id). kInvalidArgument: the options differ from those of the store in a way
-// that matters. kBadState: the contents are fresh, but the store may have keys at this very node: what its slots name
-// is gone, and something else would be read in its place.
+// mirrored, it publishes the node, and makes it a replica again if the adopted memory is still in use. If it is not,
+// nobody knows of that memory, which must not be used again; a replica of which pool the node becomes is decided later.
+// A restarted home claims its place again. Nobody takes the place of a home whose record a metadata server has, or that
+// lives as far as the fabric knows (Node::ClaimService), or, where memory outlives its process (sw), whose pool is on
+// this host under the name kPoolRegionName. A fresh pool that did not join is left unformatted. Blocks up to the
+// deadline. kCorrupt: adopted contents are not such a pool. kUnsupported: they, or the store's home, have another
+// layout. kUnavailable: the home is dead (start it again with its node id). kInvalidArgument: the options differ from
+// those of the store in a way that matters. kBadState: the contents are fresh, but the store may have keys at this very
+// node: what its slots name is gone, and something else would be read in its place.
 krcore::Result<JoinResult> JoinStore(krcore::Node& node, krcore::Region& pool, const HomeOptions& home_options,
                                      krcore::Deadline deadline, const TellWaiting& tell_waiting = {});
 

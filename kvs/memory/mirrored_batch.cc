@@ -460,7 +460,8 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
     if (ensured.ok() && IsStill(replica)) return Reached::kYes;
     if (ensured == StatusCode::kQueueFull) return Reached::kLater;  // it was not tried: verbs are under way
   }
-  // The last replica is waited for while it lives: the death of another may have broken the queue to it.
+  // The last replica is waited for while it lives: the death of another may have broken the queue to it. If none lives,
+  // the batch waits until the record has been looked at.
   return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
 }
 

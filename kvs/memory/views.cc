@@ -21,6 +21,8 @@ using krcore::StatusCode;
 constexpr int64_t kLookNs = 100'000;
 // How long a replica of the home, or the fabric, has to answer.
 constexpr int64_t kPatienceNs = 100'000'000;
+// How often to look whether a replica of a pool of which none lives has returned.
+constexpr int64_t kReturnLookNs = 10'000'000;
 
 }  // namespace
 
@@ -53,7 +55,12 @@ bool Views::ChainChangesAt(krcore::NodeId node) const {
 
 bool Views::Suspect(krcore::NodeId pool, const Replica& replica) {
   PoolChain& chain = chains_[pool & 0xff];
-  if (chain.length < 2 && replica != chain.learner) return false;
+  const auto is_dead = [this](const Replica& each) { return IsDead(node_, each); };
+  if (replica != chain.learner && (chain.length < 2 || std::ranges::all_of(chain.all(), is_dead))) {
+    if (clock_.NowNs() < looked_ns_ + kReturnLookNs) return false;
+    NoteNewer();
+    return true;
+  }
   chain.closed = true;
   if (std::ranges::find(suspects_, replica) == suspects_.end()) suspects_.push_back(replica);
   next_ns_ = INT64_MIN;
@@ -61,6 +68,7 @@ bool Views::Suspect(krcore::NodeId pool, const Replica& replica) {
 }
 
 bool Views::Look() {
+  looked_ns_ = clock_.NowNs();
   for (;;) {
     Result<Configuration> read = ReadConfiguration(node_, Soon(), &version_);
     if (!read.ok()) return false;
@@ -68,8 +76,9 @@ bool Views::Look() {
     if (suspects_.empty()) return true;
     Configuration next = latest_;
     // The dead first: the last replica does not leave, and must not be a dead one if another only seems to be.
-    bool any = next.RemoveDead([this](const Replica& replica) { return IsDead(node_, replica); });
-    for (const Replica& suspect : suspects_) any |= next.Remove(suspect);
+    const auto is_dead = [this](const Replica& replica) { return IsDead(node_, replica); };
+    bool any = next.RemoveDead(is_dead);
+    for (const Replica& suspect : suspects_) any |= !is_dead(suspect) && next.Remove(suspect);
     if (!any) break;
     const Status set = node_.CompareAndSetRecord(kConfigurationRecord, version_, Encode(next), Soon());
     if (set == StatusCode::kExists) continue;

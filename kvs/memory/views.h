@@ -67,7 +67,7 @@ class Views {
   // Whether the node is in a chain that is another one in a configuration that is known.
   bool ChainChangesAt(krcore::NodeId node) const;
   // Call it when a replica cannot be reached. If it is not the last one of its pool, it leaves the chain, and until
-  // then nothing is posted to the pool. False: it is the last one.
+  // then nothing is posted to the pool. False: it is the last one, or none lives, and none has returned until now.
   bool Suspect(krcore::NodeId pool, const Replica& replica);
   // Call it when a replica of the home shows another number.
   void NoteNewer() {
@@ -122,6 +122,7 @@ class Views {
   std::vector<Replica> suspects_;
   bool looks_ = false;  // latest_ may be old, or is not used yet
   int64_t next_ns_ = INT64_MIN;
+  int64_t looked_ns_ = 0;   // when the record was read last
   uint64_t written_ = 0;    // the number that was written to the home's replicas last
   int64_t written_ns_ = 0;  // when that was done
   uint64_t acknowledged_ = 0;

@@ -22,7 +22,8 @@ Status MakeMirroredStore(const std::vector<std::vector<MirrorNode>>& chains, con
         .pool = pool, .bytes = chains[i].front().region->bytes().size(), .in_use = true, .chain = {}, .learner = {}};
     for (const MirrorNode& replica : chains[i]) {
       const std::span<std::byte> bytes = replica.region->bytes();
-      KRCORE_RETURN_IF_ERROR(kvs::FormatPool(bytes, replica.node->id(), options.chunk_bytes, pool));
+      KRCORE_RETURN_IF_ERROR(
+          kvs::FormatPool(bytes, replica.node->id(), options.chunk_bytes, pool, replica.node->incarnation()));
       if (pool == configuration.home) {
         KRCORE_RETURN_IF_ERROR(kvs::FormatHome(bytes, options));
         kvs::HomeArea area;
@@ -51,7 +52,7 @@ Status PrepareLearner(krcore::Node& node, krcore::Region& region, krcore::NodeId
   kvs::Superblock super;
   KRCORE_RETURN_IF_ERROR(node.Publish(deadline));
   KRCORE_RETURN_IF_ERROR((*replica)->Connect(configuration->Find(pool)->chain.back().node, deadline, &super));
-  kvs::FormatLearner(region.bytes(), super, node.id());
+  kvs::FormatLearner(region.bytes(), super, node.id(), node.incarnation());
   return Status::Ok();
 }
 

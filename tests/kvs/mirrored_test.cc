@@ -66,6 +66,37 @@ TEST(Configurations, LoseAReplicaButNeverTheLastOne) {
   EXPECT_EQ(configuration.number, 8u);
 }
 
+TEST(Configurations, TakeAReplicaBackInItsPlace) {
+  Configuration configuration = TwoPools();
+  EXPECT_FALSE(configuration.Return({1, 99}, {1, 21})) << "an incarnation that is in no chain";
+  EXPECT_FALSE(configuration.Return({34, 14}, {34, 21})) << "a learner";
+  EXPECT_EQ(configuration, TwoPools());
+  EXPECT_TRUE(configuration.Return({1, 11}, {1, 21}));
+  EXPECT_EQ(configuration.number, 8u);
+  EXPECT_FALSE(configuration.active);
+  EXPECT_EQ(configuration.Find(1)->chain, (std::vector<Replica>{{1, 21}, {33, 12}}));
+  EXPECT_TRUE(configuration.Return({2, 13}, {2, 22})) << "also the last one, and while a change is under way";
+}
+
+TEST(Configurations, DoNotTakeBackWhoWasNotPromotedForCertain) {
+  Configuration configuration = TwoPools();
+  ASSERT_TRUE(configuration.Promote(2));
+  EXPECT_FALSE(configuration.Return({34, 14}, {34, 21})) << "it may lack something";
+  EXPECT_TRUE(configuration.Return({2, 13}, {2, 21}));
+  EXPECT_EQ(configuration.promoted, krcore::kNoNode);
+  EXPECT_EQ(configuration.Find(2)->chain, (std::vector<Replica>{{2, 21}}));
+  EXPECT_EQ(configuration.Find(2)->learner, (Replica{34, 14}));
+}
+
+TEST(Configurations, LoseTheDeadExceptWhereNoneLives) {
+  Configuration configuration = TwoPools();
+  EXPECT_FALSE(
+      configuration.RemoveDead([](const Replica& replica) { return replica.node != 2 && replica.node != 34; }));
+  EXPECT_EQ(configuration, TwoPools());
+  EXPECT_TRUE(configuration.RemoveDead([](const Replica& replica) { return replica.node == 1; }));
+  EXPECT_EQ(configuration.Find(1)->chain, (std::vector<Replica>{{33, 12}}));
+}
+
 // A CAS of 1 -> 2 as it goes along replicas A, B (and C).
 class MirroredCas : public ::testing::Test {
  protected:

@@ -124,7 +124,7 @@ class Checker {
       }
       const auto super = Load<kvs::Superblock>(pool.bytes, 0);
       const krcore::NodeId id = super.pool != 0 ? super.pool : super.node;
-      if (!kvs::CheckPool(pool.bytes, super.node).ok() || id != pool.node || super.view != 0 || super.replicas != 0 ||
+      if (!kvs::CheckPool(pool.bytes, super.node).ok() || id != pool.node || super.replicas != 0 ||
           std::ranges::any_of(super.reserved, [](uint32_t word) { return word != 0; }) || super.chunk_bytes == 0 ||
           super.chunks != pool.bytes.size() / super.chunk_bytes ||
           super.reserved_chunks != kvs::ReservedChunks(super.pool_bytes, super.chunk_bytes)) {

@@ -169,7 +169,7 @@ TEST_F(PoolCheck, ReservedFieldsThatAreInUse) {
   ExpectProblem("what is reserved is in use");
   home.acknowledged[kvs::kMaxClients - 1] = 0;
   EXPECT_TRUE(Check().ok());
-  Super().view = 1;
+  Super().replicas = 1;
   ExpectProblem("superblock is damaged");
 }
 

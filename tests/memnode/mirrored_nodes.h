@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <map>
@@ -14,7 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "krcore/node.h"
 #include "kvs/client.h"
+#include "kvs/layout/configuration.h"
+#include "kvs/memory/remote_pool.h"
 #include "tests/support/program.h"
 
 namespace surgekv_test {
@@ -70,6 +74,25 @@ class MirroredNodes : public ::testing::Test {
       const auto got = client->Get(key, &read);
       ASSERT_TRUE(got.ok()) << key << ": " << got.ToString();
       ASSERT_EQ(read, value);
+    }
+  }
+  // What the others do to a node that they cannot reach: it leaves the configuration. Returns what it was.
+  kvs::Replica RemoveFromPool(krcore::NodeId node) {
+    const auto own = krcore::Node::Open({.fabric = fabric_.name()}).value();
+    for (;;) {
+      uint64_t version = 0;
+      kvs::Configuration configuration = kvs::ReadConfiguration(*own, {}, &version).value();
+      std::vector<kvs::Replica> all;
+      for (const kvs::PoolView& view : configuration.pools) {
+        all.insert(all.end(), view.chain.begin(), view.chain.end());
+        all.push_back(view.learner);
+      }
+      const auto found = std::ranges::find(all, node, &kvs::Replica::node);
+      if (found == all.end() || !configuration.Remove(*found)) {
+        ADD_FAILURE() << "node " << node << " cannot be removed";
+        return {};
+      }
+      if (own->CompareAndSetRecord(kvs::kConfigurationRecord, version, Encode(configuration), {}).ok()) return *found;
     }
   }
   // The memory that a killed node leaves in /dev/shm.

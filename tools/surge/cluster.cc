@@ -135,7 +135,14 @@ void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* 
     if (pool.learner.exists()) add(pool.learner, "learner");
     // Those that have died and that nobody has missed yet do not count.
     const auto living = std::ranges::count_if(pool.chain, [&](const auto& replica) { return !IsDead(replica); });
-    if (pool.in_use && living < configuration.replicas) {
+    if (living == 0) {
+      std::string nodes;
+      for (const kvs::Replica& replica : pool.chain) {
+        nodes += (nodes.empty() ? "" : " or ") + std::to_string(replica.node);
+      }
+      view->problems.push_back("pool " + std::to_string(pool.pool) + " has no living replica: start memory node " +
+                               nodes + " again, with its memory");
+    } else if (pool.in_use && living < configuration.replicas) {
       view->problems.push_back("pool " + std::to_string(pool.pool) + " has " + std::to_string(living) + " of " +
                                std::to_string(configuration.replicas) + " replicas");
     }

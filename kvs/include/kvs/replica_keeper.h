@@ -44,8 +44,8 @@ struct ReplicaKeeperStats {
 
 class ReplicaKeeper {
  public:
-  // `memory_node` exposes `region`, which is fresh, or is a replica already; it is published. All three must outlive
-  // the keeper. kBadState: the store's pools are not mirrored.
+  // `memory_node` exposes `region`, which is fresh (zeroes), or is a replica already; it is published. All three must
+  // outlive the keeper. kBadState: the store's pools are not mirrored.
   static Result<std::unique_ptr<ReplicaKeeper>> Create(Store& store, krcore::Node& memory_node, krcore::Region& region);
   // Blocks for the few round trips in which it gives up what it is doing.
   virtual ~ReplicaKeeper() = default;
