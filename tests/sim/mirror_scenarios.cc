@@ -132,7 +132,7 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
     };
     for (uint32_t round = 0; round < 2'000 && !acknowledged(); ++round) PollAll(stage, {writer, reader}, 1);
     const bool held = acknowledged() && ViewsOf(stage, reader).changing();
-    (void)stage.PollUntil(writer, [&] { return !ViewsOf(stage, writer).changing(); });
+    (void)stage.PollUntil(writer, [&stage, writer = writer] { return !ViewsOf(stage, writer).changing(); });
     (void)stage.Do(writer, OpKind::kUpdate, kKey);
     const uint32_t get = stage.Begin(reader, OpKind::kGet, kKey);
     (void)stage.PollUntil(
