@@ -172,9 +172,10 @@ void Views::CloseChanging() {
     shrinks |= chain.length > 0 && chain.closed;
   }
   const auto has_none = [](const Connections* connections) { return connections->under_way() == 0; };
-  // A CAS that waits for a pool that shrinks cannot end before the view. It may go on in one in which another pool has
-  // a learner: then it copies what its word names.
-  const bool waits = !shrinks || latest_.promoted != krcore::kNoNode;
+  // A CAS that waits for a pool that shrinks cannot end before the view. If the others use the view already, the lease
+  // has ended: then no CAS can end before this client uses it, too. Such a CAS may go on where a pool has a learner: it
+  // copies what its word names.
+  const bool waits = !latest_.active && (!shrinks || latest_.promoted != krcore::kNoNode);
   if (closed_to_new_ && (!waits || std::ranges::all_of(connections_, has_none))) closed_ = latest_.number;
   for (PoolChain& chain : chains_) chain.closed |= chain.changes && closed_ == latest_.number;
 }

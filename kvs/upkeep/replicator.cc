@@ -225,16 +225,22 @@ Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
 Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
   const uint64_t bytes = common_.shape.geometry.bytes();
   if (table.node == pool) co_return co_await Bring(table, bytes, true);
-  // The table has no new replica, but blocks that it names may have.
+  // The table has no new replica, but blocks that it names may have; also by a word that a dead client left at the head
+  // alone, which somebody brings to the tail after the promotion.
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
     const uint64_t window = std::min<uint64_t>(sizeof(buffers.tail), bytes - begin);
     batch_.Read({table.node, table.offset + begin}, buffers.tail.data(), static_cast<uint32_t>(window));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    batch_.ReadReplica(ReadAt::kHead, {table.node, table.offset + begin}, buffers.head.data(),
+                       static_cast<uint32_t>(window));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    const auto is_there = [pool](Slot slot) { return slot.has_block() && slot.block().node == pool; };
     std::vector<uint32_t> todo;
     for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {
-      const Slot slot(buffers.tail[w]);
-      if (IsSlotAt(begin + w * sizeof(uint64_t)) && slot.has_block() && slot.block().node == pool) todo.push_back(w);
+      if (!IsSlotAt(begin + w * sizeof(uint64_t))) continue;
+      const bool at_head = is_there(Slot(buffers.head[w])) && !Mutated(Mutation::kSweepIgnoresHead);
+      if (is_there(Slot(buffers.tail[w])) || at_head) todo.push_back(w);
     }
     KVS_CO_RETURN_UNLESS_OK(co_await Push({table.node, table.offset + begin}, begin, true, todo));
   }

@@ -109,7 +109,8 @@ TEST_F(HazardTest, DirectoryGrowthWhileEntriesChange) {
 TEST_F(HazardTest, MirroredPools) {
   ExpectNoticed({"read-head", "tail-first", "tail-before-middle", "no-help", "lost-hop-is-loss", "cas-at-head-only",
                  "writes-to-head-only", "unknown-is-lost", "number-unchecked", "number-not-written", "posts-to-closed",
-                 "view-active-at-once", "hops-without-lease", "acknowledged-early"});
+                 "view-active-at-once", "hops-without-lease", "acknowledged-early", "sweep-ignores-head",
+                 "promotion-unchecked"});
 }
 
 TEST_F(HazardTest, UnknownOutcome) { ExpectNoticed({"unknown-is-failure", "unknown-is-success", "free-repeats"}); }

@@ -1,8 +1,11 @@
 #include "tests/sim/mirror_scenarios.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <ranges>
+#include <vector>
 
 #include "kvs/client/client_core.h"
 #include "kvs/memory/views.h"
@@ -16,7 +19,10 @@ using krcore::rnic::sim::Chaos;
 using kvs::Mutation;
 
 constexpr uint32_t kKey = 7;
+constexpr uint32_t kKeys = 4;
+constexpr krcore::NodeId kOtherPool = 2;  // the home is pool 1
 constexpr int64_t kLeaseNs = 1'000 * kMs;
+constexpr uint32_t kPollsToCas = 5;  // of an Update of a key of which the client knows nothing
 
 kvs::Views& ViewsOf(Stage& stage, uint32_t c) { return *static_cast<kvs::ClientCore&>(stage.client(c)).views(); }
 
@@ -34,13 +40,60 @@ void PollAll(Stage& stage, std::initializer_list<uint32_t> clients, uint32_t rou
   }
 }
 
-// Whether the head of the home has a word in the key's slots that the tail does not have yet.
+// Returns what a memory node of the home has of the root table.
+std::vector<std::byte> TableAt(Stage& stage, krcore::NodeId node) {
+  const auto bytes =
+      stage.memory_nodes().BytesOf(node).subspan(stage.Entry(0).subtable().offset, kvs::SubtableGeometry{2}.bytes());
+  return {bytes.begin(), bytes.end()};
+}
+
+// Whether the head of the home has a word in the root table that the tail does not have yet.
 bool IsUnderWay(Stage& stage) {
   const std::vector<krcore::NodeId> chain = stage.memory_nodes().ChainOf(1);
-  const auto head = stage.memory_nodes().BytesOf(chain.front()), tail = stage.memory_nodes().BytesOf(chain.back());
-  const kvs::GlobalAddress table = stage.Entry(0).subtable();
-  const size_t bytes = kvs::SubtableGeometry{2}.bytes();
-  return !std::ranges::equal(head.subspan(table.offset, bytes), tail.subspan(table.offset, bytes));
+  return TableAt(stage, chain.front()) != TableAt(stage, chain.back());
+}
+
+// Whether such a word names a block in that pool, and the tail's does not.
+bool NamesAtHeadAlone(Stage& stage, krcore::NodeId pool) {
+  const std::vector<krcore::NodeId> chain = stage.memory_nodes().ChainOf(1);
+  const std::vector<std::byte> head = TableAt(stage, chain.front()), tail = TableAt(stage, chain.back());
+  const auto names = [pool](const std::byte* at) {
+    uint64_t word = 0;
+    std::memcpy(&word, at, sizeof(word));
+    return kvs::Slot(word).has_block() && kvs::Slot(word).block().node == pool;
+  };
+  for (uint32_t s = 0; kvs::SlotOffset(s) < head.size(); ++s) {
+    const uint64_t at = kvs::SlotOffset(s);
+    if (names(&head[at]) && !names(&tail[at])) return true;
+  }
+  return false;
+}
+
+// Steps the keeper and polls the client until the memory node that joins is a replica.
+void AwaitMember(Stage& stage, uint32_t c) {
+  for (uint32_t round = 0; round < 400'000 && stage.keeper().state != kvs::ReplicaState::kMember; ++round) {
+    stage.StepKeeper();
+    stage.Poll(c);
+  }
+}
+
+// Two clients that know the key, which the second one has inserted.
+struct Pair {
+  uint32_t reader, writer;
+};
+Pair AddPair(Stage& stage) {
+  const Pair pair{.reader = stage.AddClient(), .writer = stage.AddClient()};
+  (void)stage.Do(pair.writer, OpKind::kInsert, kKey);
+  (void)stage.Do(pair.reader, OpKind::kGet, kKey);
+  return pair;
+}
+
+// Polls the client in short steps, so that it is held as soon as this is true. False: it never is.
+bool HoldWhen(Stage& stage, uint32_t c, const std::function<bool()>& is_there) {
+  stage.set_tempo(200);
+  const bool held = stage.PollUntil(c, is_there);
+  stage.set_tempo(5 * kUs);
+  return held;
 }
 
 // A tail leaves alive. A writer goes on in the new view while a reader, which is not polled, knows nothing of it: then
@@ -48,9 +101,7 @@ bool IsUnderWay(Stage& stage) {
 RunResult ReaderOfAnOldView(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .replicas = 2}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
-    (void)stage.Do(writer, OpKind::kInsert, kKey);
-    (void)stage.Do(reader, OpKind::kGet, kKey);
+    const auto [reader, writer] = AddPair(stage);
     PollAll(stage, {writer, reader}, static_cast<uint32_t>(point));
     Suspect(stage, writer, false);
     const uint32_t update = stage.Begin(writer, OpKind::kUpdate, kKey);
@@ -70,9 +121,7 @@ RunResult ReaderOfAnOldView(uint64_t point) {
 RunResult ReaderThatHasAcknowledged(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .replicas = 2}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), reader = stage.AddClient();
-    (void)stage.Do(writer, OpKind::kInsert, kKey);
-    (void)stage.Do(reader, OpKind::kGet, kKey);
+    const auto [reader, writer] = AddPair(stage);
     PollAll(stage, {writer, reader}, static_cast<uint32_t>(point));
     Suspect(stage, writer, false);
     stage.Poll(writer, 10);
@@ -83,7 +132,7 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
     };
     for (uint32_t round = 0; round < 2'000 && !acknowledged(); ++round) PollAll(stage, {writer, reader}, 1);
     const bool held = acknowledged() && ViewsOf(stage, reader).changing();
-    (void)stage.PollUntil(writer, [&] { return !ViewsOf(stage, writer).changing(); });
+    (void)stage.PollUntil(writer, [&stage, writer = writer] { return !ViewsOf(stage, writer).changing(); });
     (void)stage.Do(writer, OpKind::kUpdate, kKey);
     const uint32_t get = stage.Begin(reader, OpKind::kGet, kKey);
     (void)stage.PollUntil(
@@ -99,13 +148,9 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
 RunResult HopThatArrivesBehindTheLease(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [](Stage& stage) {
-    const uint32_t late = stage.AddClient(), other = stage.AddClient();
-    (void)stage.Do(other, OpKind::kInsert, kKey);
-    (void)stage.Do(late, OpKind::kGet, kKey);
-    stage.set_tempo(200);
+    const auto [late, other] = AddPair(stage);
     (void)stage.Begin(late, OpKind::kDelete, kKey);
-    if (!stage.PollUntil(late, [&] { return IsUnderWay(stage); })) return false;
-    stage.set_tempo(5 * kUs);
+    if (!HoldWhen(stage, late, [&] { return IsUnderWay(stage); })) return false;
     stage.Stall(late, 4 * kLeaseNs);
     stage.Poll(late, 2);  // takes the head's answer, and posts the next verb
     const bool held = IsUnderWay(stage);
@@ -126,13 +171,9 @@ RunResult HopThatArrivesBehindTheLease(uint64_t point) {
 RunResult HopWhileAViewIsAcknowledged(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
-    const uint32_t late = stage.AddClient(), other = stage.AddClient();
-    (void)stage.Do(other, OpKind::kInsert, kKey);
-    (void)stage.Do(late, OpKind::kGet, kKey);
-    stage.set_tempo(200);
+    const auto [late, other] = AddPair(stage);
     (void)stage.Begin(late, OpKind::kDelete, kKey);
-    if (!stage.PollUntil(late, [&] { return IsUnderWay(stage); })) return false;
-    stage.set_tempo(5 * kUs);
+    if (!HoldWhen(stage, late, [&] { return IsUnderWay(stage); })) return false;
     stage.world().set_chaos(stage.NodeOf(late), {.delay = 1, .max_delay_ns = 200 * kMs});
     stage.Poll(late, 2);  // takes the head's answer, and posts the next verb
     stage.world().set_chaos(stage.NodeOf(late), Chaos{});
@@ -149,6 +190,74 @@ RunResult HopWhileAViewIsAcknowledged(uint64_t point) {
   return result;
 }
 
+// Kills the tail of the home, and polls these clients until they use a view without it.
+bool LoseTail(Stage& stage, uint32_t a, uint32_t b) {
+  const size_t length = stage.memory_nodes().ChainOf(1).size();
+  stage.KillMemoryNode(stage.memory_nodes().ChainOf(1).back());
+  (void)stage.Begin(b, OpKind::kGet, kKey);
+  const auto used = [&](uint32_t c) { return ViewsOf(stage, c).used().Find(1)->chain.size() < length; };
+  for (uint32_t round = 0; round < 4'000 && !(used(a) && used(b)); ++round) PollAll(stage, {a, b}, 1);
+  return used(a) && used(b);
+}
+
+// An Update's CAS is late. It arrives while a memory node that joins copies the slot, or has just done so, and its
+// client dies. So the learner lacks a word that others have read.
+RunResult LateCasWhileAReplicaJoins(uint64_t point) {
+  RunResult result;
+  const auto replicas = static_cast<uint32_t>(2 + point % 2);
+  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLeaseNs}, &result,
+          [point](Stage& stage) {
+            const auto [other, late] = AddPair(stage);  // the late one has memory for a block already
+            if (!LoseTail(stage, late, other)) return false;
+            (void)stage.Begin(late, OpKind::kUpdate, kKey);
+            stage.set_tempo(10 * kUs);
+            stage.Poll(late, kPollsToCas);
+            stage.Stall(late, 3 * kLeaseNs);
+            stage.Poll(late);
+            const int64_t arrives_ns = stage.world().now_ns() + 3 * kLeaseNs;
+            // The view with the learner waits 1.5 leases for that client. So the copy comes a little before the CAS.
+            stage.Wait(kLeaseNs * 3 / 4);
+            const krcore::NodeId head = stage.memory_nodes().ChainOf(1).front(), learner = stage.Join();
+            stage.set_tempo(20 * kUs);
+            for (uint32_t round = 0; round < 200'000 && stage.keeper().tables == 0; ++round) stage.StepKeeper();
+            stage.set_tempo(5 * kUs);
+            for (uint32_t round = 0; round < point / 2 * 2; ++round) stage.StepKeeper();
+            const std::vector<std::byte> before = TableAt(stage, head);
+            stage.world().RunUntil(arrives_ns + 50 * kUs);
+            const std::vector<std::byte> after = TableAt(stage, head);
+            const bool held = after != before && TableAt(stage, learner) != after && stage.keeper().passes == 1;
+            (void)stage.Do(other, OpKind::kGet, kKey);
+            stage.Kill(late);
+            AwaitMember(stage, other);
+            (void)stage.Do(other, OpKind::kGet, kKey);
+            (void)stage.Do(other, OpKind::kUpdate, kKey);
+            return held && stage.keeper().state == kvs::ReplicaState::kMember;
+          });
+  return result;
+}
+
+// A client dies when the head of the home, and no other replica, has a word that names a block in another pool. Then a
+// memory node joins that pool. It must get the block: somebody will bring that word to the tail.
+RunResult BlockOfAWordAtTheHead(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result,
+          [](Stage& stage) {
+            const uint32_t other = stage.AddClient();
+            for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kInsert, key);
+            // A client takes memory in any pool until it knows where the tables are.
+            const uint32_t dying = stage.AddClient();
+            for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Begin(dying, OpKind::kUpdate, key);
+            const bool held = HoldWhen(stage, dying, [&] { return NamesAtHeadAlone(stage, kOtherPool); });
+            stage.Kill(dying);
+            stage.KillMemoryNode(stage.memory_nodes().ChainOf(kOtherPool).back());
+            (void)stage.Join();
+            AwaitMember(stage, other);
+            for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kUpdate, key);
+            return held && stage.keeper().state == kvs::ReplicaState::kMember;
+          });
+  return result;
+}
+
 }  // namespace
 
 std::vector<Scenario> MirrorScenarios() {
@@ -157,6 +266,8 @@ std::vector<Scenario> MirrorScenarios() {
       {"ReaderThatHasAcknowledged", {Mutation::kPostsToClosed}, 8, ReaderThatHasAcknowledged},
       {"HopThatArrivesBehindTheLease", {Mutation::kHopsWithoutLease}, 4, HopThatArrivesBehindTheLease},
       {"HopWhileAViewIsAcknowledged", {Mutation::kAcknowledgedEarly}, 16, HopWhileAViewIsAcknowledged},
+      {"LateCasWhileAReplicaJoins", {Mutation::kPromotionUnchecked}, 32, LateCasWhileAReplicaJoins},
+      {"BlockOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, BlockOfAWordAtTheHead},
   };
 }
 

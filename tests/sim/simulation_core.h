@@ -76,6 +76,7 @@ struct ClientState {
   int64_t rests_until_ns = 0;                           // what it begins before then fails anyway
   uint64_t heartbeats = 0;                              // as of its last poll
   int64_t heartbeat_ns = 0;                             // when that was seen to grow
+  int64_t posted_after_ns = 0;                          // when the one before that was seen
   int64_t lapsed_ns = -1;                               // when its lease was last over, or nearly
 
   bool alive() const { return client != nullptr && !process->dead; }

@@ -142,6 +142,8 @@ void Simulation::WatchViews() {
 }
 
 std::string Simulation::Lacking() const {
+  // The memory nodes of the beginning have no keepers. A view of which no client was told waits for the next one.
+  if (std::ranges::none_of(joiners_, &Joiner::alive)) return {};
   const kvs::Configuration now = memory_nodes_.configuration();
   std::string text = now.active ? "" : "view " + std::to_string(now.number) + " is pending\n";
   uint32_t free = 0;
@@ -192,6 +194,8 @@ void Simulation::AwaitReplicas() {
   }
   waits_for_replicas_ = false;
   if (Fine()) Drain();
+  // Whoever opens the store waits for a promotion, and nobody else goes on meanwhile.
+  while (Fine() && PromotionPending()) Step();
 }
 
 }  // namespace surgekv_sim

@@ -65,17 +65,23 @@ Stage::Stage(const StageOptions& options)
 
 Stage::~Stage() {
   actors_.clear();
+  keeper_.reset();
+  keepers_store_.reset();
   memory_nodes_.Close();
 }
 
-uint32_t Stage::AddClient(uint32_t lanes) {
+std::unique_ptr<kvs::Store> Stage::OpenStore() {
   kvs::StoreOptions options;
   options.rnic = "sim";
   options.fabric = kFabric;
   options.operation_timeout_ms = 60'000;
   options.clock = &world_.clock();
+  return kvs::Store::Open(options).value();
+}
+
+uint32_t Stage::AddClient(uint32_t lanes) {
   Actor& actor = actors_.emplace_back();
-  actor.store = kvs::Store::Open(options).value();
+  actor.store = OpenStore();
   actor.lanes = lanes;
   const auto c = static_cast<uint32_t>(actors_.size() - 1);
   Reopen(c);
@@ -102,6 +108,18 @@ void Stage::Poll(uint32_t c, uint32_t rounds) {
 bool Stage::PollUntil(uint32_t c, const std::function<bool()>& until, uint32_t most) {
   for (; most > 0 && !until(); --most) Poll(c);
   return until();
+}
+
+krcore::NodeId Stage::Join() {
+  const MemoryNodes::Joined joined = memory_nodes_.Join().value();
+  keepers_store_ = OpenStore();
+  keeper_ = kvs::ReplicaKeeper::Create(*keepers_store_, *joined.node, *joined.region).value();
+  return joined.node->id();
+}
+
+void Stage::StepKeeper() {
+  Wait(tempo_ns_);
+  (void)keeper_->Step();
 }
 
 std::string Stage::NameOf(uint32_t key) { return "key-" + std::to_string(key); }
@@ -284,6 +302,7 @@ void Stage::Judge() {
   options.after_deaths = std::any_of(actors_.begin(), actors_.end(), [](const Actor& actor) { return actor.dead; });
   // Merges and maintenance may be under way while operations run; closing ends them.
   actors_.clear();
+  keeper_.reset();
   const surgekv_test::PoolReport report = CheckPools(memory_nodes_.Images(0), options);
   if (!report.ok()) return Violation("pool", report.ToString());
   for (uint32_t from_tail = 1; from_tail < memory_nodes_.LongestChain(); ++from_tail) {

@@ -20,6 +20,7 @@
 #include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
+#include "kvs/replica_keeper.h"
 #include "tests/sim/history.h"
 #include "tests/sim/memory_nodes.h"
 
@@ -69,6 +70,11 @@ class Stage {
   const MemoryNodes& memory_nodes() const { return memory_nodes_; }
   // The memory node dies, and nobody ever reaches its memory again.
   void KillMemoryNode(krcore::NodeId node) { world_.Kill(node, 0); }
+  // A memory node joins the mirrored store; one in all. Its keeper does nothing unless it is stepped. Returns the node.
+  krcore::NodeId Join();
+  // Lets `tempo` pass, and steps the keeper once.
+  void StepKeeper();
+  const kvs::ReplicaKeeperStats& keeper() const { return keeper_->stats(); }
 
   // ---- operations. A key is a number.
   static std::string NameOf(uint32_t key);
@@ -120,6 +126,7 @@ class Stage {
     bool alive() const { return client != nullptr && !dead; }
   };
 
+  std::unique_ptr<kvs::Store> OpenStore();
   kvs::Task<krcore::Status> Get(kvs::Client& client, std::string_view key, std::string* value);
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
   kvs::Task<void> Compact(uint32_t c);
@@ -134,6 +141,8 @@ class Stage {
   History history_;
   MemoryNodes memory_nodes_;
   std::deque<Actor> actors_;
+  std::unique_ptr<kvs::Store> keepers_store_;
+  std::unique_ptr<kvs::ReplicaKeeper> keeper_;
   int64_t tempo_ns_ = 5'000;
   uint64_t chunks_freed_ = 0;
   bool drained_ = false;
