@@ -80,6 +80,10 @@ Status StoreCore::Attach(Deadline deadline) {
         return {StatusCode::kUnavailable, "the store's home cannot be reached: " + std::string(status.message())};
       }
       if (status != StatusCode::kExists) return status;
+      if (configuration.status() == StatusCode::kUnsupported) {
+        return {StatusCode::kUnsupported,
+                "the store's pools are mirrored, so clients need control plane krcore, not " + options_.control_plane};
+      }
     } else if (status != StatusCode::kNotFound) {
       break;
     }

@@ -118,6 +118,11 @@ TEST_F(Mirrored, WhatDoesNotGoTogetherIsRefused) {
   auto first = Start(1, {"--replicas=2"});
   const Finished drain = RunProgram("memnode", {fabric_.flag(), "--drain=1"});
   EXPECT_THAT(drain.err, HasSubstr("cannot be drained yet"));
+  for (const char* plane : {"lite", "verbs"}) {
+    const auto opened = kvs::Store::Open({.fabric = fabric_.name(), .control_plane = plane});
+    EXPECT_EQ(opened.status().code(), kvs::StatusCode::kUnsupported) << opened.status().ToString();
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr(plane));
+  }
 }
 
 TEST_F(Mirrored, AStoreThatIsNotMirroredStaysSo) {

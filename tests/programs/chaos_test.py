@@ -238,7 +238,7 @@ class Chaos:
             seen[writer] = len(re.findall("^verified", writer.out.read_text("utf-8"), re.MULTILINE))
             writer.command("verify")
         for writer, times in seen.items():
-            writer.wait_for(rf"(?:^verified.*\n(?:.*\n)*?){{{times + 1}}}")
+            writer.wait_for(rf"^verified times={times + 1} .*\n")
 
     def finish(self):
         self.verify()

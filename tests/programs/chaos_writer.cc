@@ -4,8 +4,9 @@
 //
 //   chaos_writer FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED
 // Works until "quit" or the end of stdin. "verify" on stdin makes it read every key, retrying while the store cannot be
-// reached, and print a line that begins with "verified". What contradicts the ledger is printed, and makes the exit
-// status 3.
+// reached, and print a line that begins with "verified". In that line, silent_ms is the longest time since the last
+// such line in which some key did not answer: from the beginning of an operation to the first one that ended well. What
+// contradicts the ledger is printed, and makes the exit status 3.
 #include <fcntl.h>
 #include <kvs/client.h>
 #include <poll.h>
@@ -16,11 +17,13 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -34,6 +37,7 @@ namespace {
 using kvs::Status;
 using kvs::StatusCode;
 using kvs::WriteKind;
+using Clock = std::chrono::steady_clock;
 
 constexpr size_t kAtOnce = 16;
 constexpr int kOpenPatienceMs = 60'000;
@@ -78,8 +82,10 @@ struct Counts {
 struct Write {
   size_t key = 0;
   WriteKind kind = WriteKind::kPut;
-  Content wanted = 0;       // what the key has if the write succeeds
-  bool to_refuse = false;   // an Insert of a key that is there, or an Update or Delete of one that is not
+  Content wanted = 0;      // what the key has if the write succeeds
+  bool to_refuse = false;  // an Insert of a key that is there, or an Update or Delete of one that is not
+  bool again = false;      // the outcome of the last write is not known, and this is the same write
+  Clock::time_point begin;
   std::string name, value;  // the request borrows them
 };
 
@@ -108,8 +114,9 @@ class Writer {
       std::string value;
       for (Status status = StatusCode::kUnavailable;;) {
         if (client_ == nullptr) NewClient();
+        const auto begin = Clock::now();
         status = client_->Get(NameOf(key), &value);
-        JudgeGet(key, status, value);
+        JudgeGet(key, begin, status, value);
         if (!right_ || status.ok() || status == StatusCode::kNotFound) {
           present += status.ok() ? 1 : 0;
           break;
@@ -118,10 +125,11 @@ class Writer {
       }
     }
     if (right_) {
-      std::printf("verified keys=%zu present=%zu done=%" PRIu64 " refused=%" PRIu64 " unavailable=%" PRIu64
-                  " unknown=%" PRIu64 " no_room=%" PRIu64 " clients=%" PRIu64 "\n",
-                  ledger_.size(), present, counts_.done, counts_.refused, counts_.unavailable, counts_.unknown,
-                  counts_.no_room, counts_.clients);
+      std::printf("verified times=%d keys=%zu present=%zu done=%" PRIu64 " refused=%" PRIu64 " unavailable=%" PRIu64
+                  " unknown=%" PRIu64 " no_room=%" PRIu64 " clients=%" PRIu64 " silent_ms=%.1f\n",
+                  ++verified_, ledger_.size(), present, counts_.done, counts_.refused, counts_.unavailable,
+                  counts_.unknown, counts_.no_room, counts_.clients, longest_silence_ms_);
+      longest_silence_ms_ = 0;
     }
     return right_;
   }
@@ -189,8 +197,8 @@ class Writer {
   Write Plan(size_t key) {
     Entry& entry = ledger_[key];
     const Content known = entry.known, maybe = entry.maybe;
-    Write write{.key = key, .name = NameOf(key)};
-    if (known != maybe) {
+    Write write{.key = key, .again = known != maybe, .begin = Clock::now(), .name = NameOf(key)};
+    if (write.again) {
       write.kind = Present(maybe) ? WriteKind::kPut : WriteKind::kDelete;
       write.wanted = maybe;
     } else {
@@ -206,31 +214,41 @@ class Writer {
     return write;
   }
 
-  void Judge(const Write& write, bool again, const Status& status) {
+  // An operation of the key has ended, and did or did not end well.
+  void NoteSilence(size_t key, Clock::time_point begin, bool answered) {
+    const auto since = silent_since_.try_emplace(key, begin).first;
+    const std::chrono::duration<double, std::milli> silence = Clock::now() - since->second;
+    longest_silence_ms_ = std::max(longest_silence_ms_, silence.count());
+    if (answered) silent_since_.erase(since);
+  }
+
+  void Judge(const Write& write, const Status& status) {
     Entry& entry = ledger_[write.key];
     const StatusCode code = status.code();
     const bool refused = code == (write.kind == WriteKind::kInsert ? StatusCode::kExists : StatusCode::kNotFound) &&
                          write.kind != WriteKind::kPut;
-    const bool done = status.ok() || (refused && again && write.kind == WriteKind::kDelete);
+    const bool done = status.ok() || (refused && write.again && write.kind == WriteKind::kDelete);
+    NoteSilence(write.key, write.begin, done || refused);
     if (done && !write.to_refuse) {
       entry.known = write.wanted;
       ++counts_.done;
     } else if (refused && write.to_refuse) {
       ++counts_.refused;
     } else if (code == StatusCode::kUnavailable || code == StatusCode::kOutOfMemory) {
-      if (!again) entry.maybe = entry.known.load();
+      if (!write.again) entry.maybe = entry.known.load();
       ++(code == StatusCode::kUnavailable ? counts_.unavailable : counts_.no_room);
       troubled_ = true;
     } else if (code == StatusCode::kUnknown || code == StatusCode::kTimeout) {
       ++counts_.unknown;
       troubled_ = true;
     } else {
-      Contradict(write.key, "write of kind " + std::to_string(static_cast<int>(write.kind)) + (again ? ", again" : "") +
-                                ": " + status.ToString());
+      Contradict(write.key, "write of kind " + std::to_string(static_cast<int>(write.kind)) +
+                                (write.again ? ", again" : "") + ": " + status.ToString());
     }
   }
 
-  void JudgeGet(size_t key, const Status& status, const std::string& value) {
+  void JudgeGet(size_t key, Clock::time_point begin, const Status& status, const std::string& value) {
+    NoteSilence(key, begin, status.ok() || status == StatusCode::kNotFound);
     Entry& entry = ledger_[key];
     const Content known = entry.known, maybe = entry.maybe;
     if (status == StatusCode::kUnavailable || status == StatusCode::kTimeout) {
@@ -254,36 +272,31 @@ class Writer {
     }
   }
 
-  bool IsAgain(size_t key) { return ledger_[key].known != ledger_[key].maybe; }
-
   void Alone() {
-    const size_t key = random_() % ledger_.size();
+    // A key that does not answer is asked again soon, so that it is known for how long it does not.
+    const size_t key = silent_since_.empty() ? random_() % ledger_.size() : silent_since_.begin()->first;
     if (Chance(2)) {
       std::string value;
+      const auto begin = Clock::now();
       const Status status = client_->Get(NameOf(key), &value);
-      return JudgeGet(key, status, value);
+      return JudgeGet(key, begin, status, value);
     }
-    const bool again = IsAgain(key);
     const Write write = Plan(key);
     switch (write.kind) {
-      case WriteKind::kPut: return Judge(write, again, client_->Put(write.name, write.value));
-      case WriteKind::kInsert: return Judge(write, again, client_->Insert(write.name, write.value));
-      case WriteKind::kUpdate: return Judge(write, again, client_->Update(write.name, write.value));
-      case WriteKind::kDelete: return Judge(write, again, client_->Delete(write.name));
+      case WriteKind::kPut: return Judge(write, client_->Put(write.name, write.value));
+      case WriteKind::kInsert: return Judge(write, client_->Insert(write.name, write.value));
+      case WriteKind::kUpdate: return Judge(write, client_->Update(write.name, write.value));
+      case WriteKind::kDelete: return Judge(write, client_->Delete(write.name));
     }
   }
 
   void MultiWrite() {
     std::vector<Write> writes;
-    std::vector<bool> again;
-    for (const size_t key : SomeKeys()) {
-      again.push_back(IsAgain(key));
-      writes.push_back(Plan(key));
-    }
+    for (const size_t key : SomeKeys()) writes.push_back(Plan(key));
     std::vector<kvs::WriteRequest> requests;
     for (const Write& write : writes) requests.push_back({write.kind, write.name, write.value});
     client_->MultiWrite(requests);
-    for (size_t i = 0; i < writes.size(); ++i) Judge(writes[i], again[i], requests[i].status);
+    for (size_t i = 0; i < writes.size(); ++i) Judge(writes[i], requests[i].status);
   }
 
   void MultiGet() {
@@ -292,19 +305,20 @@ class Writer {
     for (const size_t key : keys) names.push_back(NameOf(key));
     const std::vector<std::string_view> views(names.begin(), names.end());
     std::vector<Status> statuses(keys.size());
+    const auto begin = Clock::now();
     client_->MultiGet(views, values, statuses);
-    for (size_t i = 0; i < keys.size(); ++i) JudgeGet(keys[i], statuses[i], values[i]);
+    for (size_t i = 0; i < keys.size(); ++i) JudgeGet(keys[i], begin, statuses[i], values[i]);
   }
 
   kvs::Task<void> GetOne(size_t key) {
     const std::string name = NameOf(key);
     std::string value;
+    const auto begin = Clock::now();
     const Status status = co_await client_->GetAsync(name, &value);
-    JudgeGet(key, status, value);
+    JudgeGet(key, begin, status, value);
   }
 
   kvs::Task<void> WriteOne(size_t key) {
-    const bool again = IsAgain(key);
     const Write write = Plan(key);
     Status status;
     switch (write.kind) {
@@ -313,7 +327,7 @@ class Writer {
       case WriteKind::kUpdate: status = co_await client_->UpdateAsync(write.name, write.value); break;
       case WriteKind::kDelete: status = co_await client_->DeleteAsync(write.name); break;
     }
-    Judge(write, again, status);
+    Judge(write, status);
   }
 
   void Coroutines() {
@@ -328,6 +342,9 @@ class Writer {
   std::unique_ptr<kvs::Store> store_;
   std::unique_ptr<kvs::Client> client_;
   Counts counts_;
+  int verified_ = 0;
+  std::map<size_t, Clock::time_point> silent_since_;  // keys whose last operation did not end well: since when
+  double longest_silence_ms_ = 0;
   bool right_ = true;
   bool troubled_ = false;  // something did not answer, so the next step need not hurry
 };

@@ -361,6 +361,42 @@ TEST(SwFabric, ReadersOfItsRecordsDoNotWaitForWriters) {
   SetRecord(*device, 1);
 }
 
+// Its deadlines have passed as soon as it is asked.
+class LateClock : public Clock {
+ public:
+  int64_t NowNs() override { return asked_ = true, int64_t{2}; }
+  void Relax(uint32_t /*spins*/) override {}
+  bool WasAsked() { return std::exchange(asked_, false); }
+
+ private:
+  bool asked_ = false;
+};
+
+TEST(SwFabric, WhoeverWaitsForAStoppedWriterGivesUpAtTheDeadline) {
+  const std::string fabric = UniqueFabric("");
+  LateClock clock;
+  auto device = OpenDevice({.fabric = fabric, .node = 1, .create_fabric = true, .clock = &clock}).value();
+  const Deadline deadline{1};
+  {
+    const auto locking = sw::OpenShmBacking(fabric, false).value();  // has the admin lock, as a writer that is stopped
+    EXPECT_EQ(device->CompareAndSetRecord("config", 0, {}, deadline).code(), StatusCode::kTimeout);
+    EXPECT_TRUE(clock.WasAsked());
+    EXPECT_EQ(device->PublishRecord("own", {}, deadline).code(), StatusCode::kTimeout);
+    EXPECT_TRUE(clock.WasAsked());
+    EXPECT_EQ(device->LookupRecord("own", deadline).status().code(), StatusCode::kTimeout);
+    EXPECT_TRUE(clock.WasAsked());
+    locking->UnlockAdmin();
+  }
+  {
+    const sw::NamesLock names;
+    EXPECT_FALSE(device->CompareAndSetRecord("config", 0, {}, deadline).ok());
+    EXPECT_TRUE(clock.WasAsked());
+  }
+  EXPECT_EQ(VersionOf(*device), 0U);
+  EXPECT_FALSE(clock.WasAsked());
+  KRCORE_EXPECT_OK(device->CompareAndSetRecord("config", 0, {}, deadline));
+}
+
 TEST(SwFabric, AFileThatIsNoRecordIsCorrupt) {
   const std::string fabric = UniqueFabric("");
   auto device = OpenNode(fabric, 1, true).value();

@@ -155,11 +155,11 @@ class Node : public OfOneProcess {
   // (RegionOptions::name), even if all of its processes were killed or closed. Whoever leaves or joins next, or cleans
   // the fabric (CleanStaleFabrics), then removes it.
   //
-  // Makes system calls. Writers wait for one another, and for others that join or leave, some ten seconds at most:
-  // kTimeout, if one of them is stopped (SIGSTOP). Readers wait for nobody. Where another host is asked, both wait as
-  // ClaimService does. kUnavailable: also if the fabric's files were removed (CheckName). kUnsupported: anywhere but
-  // with control plane "krcore" on sw or sim. kInvalidArgument: the name, or a value that is too long. kCorrupt: what
-  // is stored is not a record.
+  // Makes system calls. Writers wait for one another, and for others that join or leave, until the deadline and some
+  // ten seconds at most: kTimeout, if one of them is stopped (SIGSTOP). Readers wait for nobody. Where another host is
+  // asked, both wait as ClaimService does. kUnavailable: also if the fabric's files were removed (CheckName).
+  // kUnsupported: anywhere but with control plane "krcore" on sw or sim. kInvalidArgument: the name, or a value that is
+  // too long. kCorrupt: what is stored is not a record.
   //
   // Returns the record; version 0 and no value if it was never set.
   virtual Result<FabricRecord> ReadRecord(std::string_view /*name*/, Deadline /*deadline*/ = {}) {

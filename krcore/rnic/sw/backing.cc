@@ -105,8 +105,8 @@ class ShmBacking final : public Backing {
     return {};
   }
 
-  Status Replace(const std::string& from, const std::string& to) override {
-    const NamesLock names;
+  Status Replace(const std::string& from, const std::string& to, Deadline deadline, Clock& clock) override {
+    const NamesLock names(deadline, clock);
     KRCORE_RETURN_IF_ERROR(names.status());
     return NamesAreOurs() ? ReplaceShm(prefix_ + from, prefix_ + to) : NameGone();
   }
@@ -168,7 +168,7 @@ class ShmBacking final : public Backing {
     return {};
   }
 
-  Status LockAdmin() override {
+  Status LockAdmin(Deadline deadline, Clock& clock) override {
     threads_.lock();
     struct flock lock = LockOf(F_WRLCK, kAdminByte);
     for (int tries = 0; tries < kAdminLockTries; ++tries) {
@@ -178,6 +178,7 @@ class ShmBacking final : public Backing {
         threads_.unlock();
         return Status::FromErrno(error, "cannot lock fabric " + fabric_);
       }
+      if (deadline.Passed(clock)) break;
       const timespec pause{0, tries < 100 ? 20'000 : 1'000'000};
       nanosleep(&pause, nullptr);
     }
@@ -323,7 +324,7 @@ Result<std::unique_ptr<Backing>> OpenShmBacking(const std::string& fabric, bool 
     auto opened = OpenControl(fabric, create);
     if (!opened.ok()) return opened.status() == StatusCode::kNotFound ? NoSuchFabric(fabric) : opened.status();
     auto backing = std::make_unique<ShmBacking>(fabric, opened->Forget());
-    KRCORE_RETURN_IF_ERROR(backing->LockAdmin());
+    KRCORE_RETURN_IF_ERROR(backing->LockAdmin({}, *RealClock()));
     if (!backing->NamesAreOurs()) {
       backing->UnlockAdmin();
       continue;
@@ -400,7 +401,9 @@ class InprocBacking final : public Backing {
     fabric_->segments[to] = node.mapped();
     return {};
   }
-  Status Replace(const std::string& from, const std::string& to) override { return Rename(from, to); }
+  Status Replace(const std::string& from, const std::string& to, Deadline /*deadline*/, Clock& /*clock*/) override {
+    return Rename(from, to);
+  }
 
   void Remove(const std::string& suffix) override {
     const std::lock_guard lock(TheTable().mutex);
@@ -431,7 +434,7 @@ class InprocBacking final : public Backing {
   Status NameIsOurs() override { return {}; }
   Status CheckName() override { return {}; }
 
-  Status LockAdmin() override {
+  Status LockAdmin(Deadline /*deadline*/, Clock& /*clock*/) override {
     TheTable().mutex.lock();
     return {};
   }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/sw/layout.h"
 #include "krcore/status.h"
@@ -54,7 +55,8 @@ class Backing {
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Gives an unclaimed segment of this device another name, in one step with the end of a segment that has that name.
   // Statuses as Rename.
-  virtual Status Replace(const std::string& from, const std::string& to) = 0;
+  // Waits for other fabrics' changes of names until the deadline, and for some ten seconds at most.
+  virtual Status Replace(const std::string& from, const std::string& to, Deadline deadline, Clock& clock) = 0;
   // Removes a segment of this device: one that it has claimed, or whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;
   // Removes a segment that a dead device left. kExists: a living process has it. Other errors: that cannot be told, or
@@ -70,7 +72,8 @@ class Backing {
   virtual Status CheckName() = 0;
 
   // Excludes everybody else who joins, leaves, reclaims or publishes. The kernel releases it if the holder dies.
-  virtual Status LockAdmin() = 0;
+  // kTimeout: the deadline has passed, or the holder has not let go for some ten seconds.
+  virtual Status LockAdmin(Deadline deadline, Clock& clock) = 0;
   virtual void UnlockAdmin() = 0;
 
   // Declares this process to be the living owner of a device slot until Release or its death.
@@ -82,7 +85,8 @@ class Backing {
 
 class AdminLock {
  public:
-  explicit AdminLock(Backing& backing) : backing_(&backing), status_(backing.LockAdmin()) {}
+  explicit AdminLock(Backing& backing, Deadline deadline = {}, Clock& clock = *RealClock())
+      : backing_(&backing), status_(backing.LockAdmin(deadline, clock)) {}
   ~AdminLock() {
     if (status_.ok()) backing_->UnlockAdmin();
   }

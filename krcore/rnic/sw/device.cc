@@ -299,19 +299,19 @@ class SwDevice final : public Device {
 
   std::span<std::byte> HostMemory() override { return shared_.fabric.control().host_memory; }
 
-  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline /*deadline*/) override {
-    return sw::PublishRecord(shared_.fabric, name, value);
+  Status PublishRecord(const std::string& name, std::span<const std::byte> value, Deadline deadline) override {
+    return sw::PublishRecord(shared_.fabric, name, value, deadline);
   }
-  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline /*deadline*/) override {
-    return sw::LookupRecord(shared_.fabric, name);
+  Result<std::vector<std::byte>> LookupRecord(const std::string& name, Deadline deadline) override {
+    return sw::LookupRecord(shared_.fabric, name, deadline);
   }
   Result<FabricRecord> ReadRecord(const std::string& name, Deadline /*deadline*/) override {
     return sw::ReadRecord(shared_.fabric, name);
   }
   Status CompareAndSetRecord(const std::string& name, uint64_t expected, std::span<const std::byte> value,
-                             Deadline /*deadline*/) override {
+                             Deadline deadline) override {
     const std::string own = shared_.fabric.OwnSuffix(shared_.tables.NextSerial());
-    return sw::CompareAndSetRecord(shared_.fabric, own, name, expected, value);
+    return sw::CompareAndSetRecord(shared_.fabric, own, name, expected, value, deadline);
   }
 
  private:

@@ -42,7 +42,8 @@ Result<std::unique_ptr<Fabric>> Fabric::Join(const DeviceOptions& options) {
   auto backing = options.fabric.starts_with(kInprocPrefix) ? OpenInprocBacking(options.fabric, options.create_fabric)
                                                            : OpenShmBacking(options.fabric, options.create_fabric);
   if (!backing.ok()) return backing.status();
-  std::unique_ptr<Fabric> fabric(new Fabric(options.fabric, *std::move(backing)));
+  Clock& clock = options.clock != nullptr ? *options.clock : *RealClock();
+  std::unique_ptr<Fabric> fabric(new Fabric(options.fabric, *std::move(backing), clock));
   fabric->Reclaim();
   Status taken;
   if (!options.create_fabric && !fabric->AnybodyAlive()) {
@@ -210,9 +211,9 @@ RecordSlot* Find(Fabric& fabric, const std::string& name) {
 
 }  // namespace
 
-Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value) {
+Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckRecord(name, value));
-  const AdminLock lock(fabric.backing());
+  const AdminLock lock(fabric.backing(), deadline, fabric.clock());
   KRCORE_RETURN_IF_ERROR(lock.status());
   const RecordSlot* taken = Find(fabric, name);
   if (taken != nullptr && taken->owner != fabric.incarnation()) {
@@ -246,9 +247,9 @@ Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const st
   return {};
 }
 
-Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name) {
+Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckRecordName(name));
-  const AdminLock lock(fabric.backing());
+  const AdminLock lock(fabric.backing(), deadline, fabric.clock());
   KRCORE_RETURN_IF_ERROR(lock.status());
   const RecordSlot* record = Find(fabric, name);
   if (record == nullptr) {
@@ -301,10 +302,10 @@ Result<FabricRecord> ReadRecord(Fabric& fabric, const std::string& name) {
 }
 
 Status CompareAndSetRecord(Fabric& fabric, const std::string& own, const std::string& name, uint64_t expected,
-                           std::span<const std::byte> value) {
+                           std::span<const std::byte> value, Deadline deadline) {
   KRCORE_RETURN_IF_ERROR(CheckFabricRecord(name, value));
   Backing& backing = fabric.backing();
-  const AdminLock lock(backing);
+  const AdminLock lock(backing, deadline, fabric.clock());
   KRCORE_RETURN_IF_ERROR(lock.status());
   const auto current = ReadRecord(fabric, name);
   if (!current.ok()) return current.status();
@@ -314,7 +315,7 @@ Status CompareAndSetRecord(Fabric& fabric, const std::string& own, const std::st
   const FabricRecordHeader header{kFabricRecordMagic, expected + 1, value.size()};
   std::memcpy((*segment)->addr(), &header, sizeof(header));
   if (!value.empty()) std::memcpy((*segment)->addr() + sizeof(header), value.data(), value.size());
-  const Status named = backing.Replace(own, kRecordPrefix + name);
+  const Status named = backing.Replace(own, kRecordPrefix + name, deadline, fabric.clock());
   if (!named.ok()) backing.Remove(own);
   return named;
 }

@@ -35,6 +35,7 @@ class Fabric {
   DeviceSegment& segment() { return *reinterpret_cast<DeviceSegment*>(segment_->addr()); }
   Backing& backing() { return *backing_; }
   Control& control() { return backing_->control(); }
+  Clock& clock() { return clock_; }
 
   // Asks the kernel. If the process is gone, marks the slot dead, so that everybody sees it.
   bool ConfirmAlive(uint32_t index, uint32_t incarnation);
@@ -46,7 +47,8 @@ class Fabric {
   std::string OwnSuffix(uint64_t serial) const { return SegmentSuffix(index_, incarnation_, serial); }
 
  private:
-  Fabric(std::string name, std::unique_ptr<Backing> backing) : name_(std::move(name)), backing_(std::move(backing)) {}
+  Fabric(std::string name, std::unique_ptr<Backing> backing, Clock& clock)
+      : name_(std::move(name)), backing_(std::move(backing)), clock_(clock) {}
   Status TakeSlot(NodeId wanted);
   Result<NodeId> ChooseNode(NodeId wanted);
   // Both need the admin lock. Reclaim frees the slots of the dead, their records and their unnamed segments; and the
@@ -56,6 +58,7 @@ class Fabric {
 
   const std::string name_;
   const std::unique_ptr<Backing> backing_;
+  Clock& clock_;  // of deadlines
   std::shared_ptr<Mapping> segment_;
   NodeId node_ = kNoNode;
   uint32_t index_ = kMaxDevices;
@@ -66,13 +69,13 @@ class Fabric {
 Status CheckFabricName(const std::string& fabric);
 
 // Small named values in the control segment, owned by the devices that published them.
-Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value);
-Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name);
+Status PublishRecord(Fabric& fabric, const std::string& name, std::span<const std::byte> value, Deadline deadline);
+Result<std::vector<std::byte>> LookupRecord(Fabric& fabric, const std::string& name, Deadline deadline);
 
 // As Node::ReadRecord and Node::CompareAndSetRecord. `own`: suffix of a new segment of this device.
 Result<FabricRecord> ReadRecord(Fabric& fabric, const std::string& name);
 Status CompareAndSetRecord(Fabric& fabric, const std::string& own, const std::string& name, uint64_t expected,
-                           std::span<const std::byte> value);
+                           std::span<const std::byte> value, Deadline deadline);
 
 // One remote MR as resolved from its key: where it is mapped here, and what its owner says of it.
 struct alignas(64) Translation {

@@ -145,7 +145,7 @@ bool IsNameOf(const std::string& name, int fd) {
          named.st_ino == open.st_ino;
 }
 
-NamesLock::NamesLock() {
+NamesLock::NamesLock(Deadline deadline, Clock& clock) {
   {
     ForksHeld forks;
     directory_ = AboveStandard(open(kShmDirectory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -156,7 +156,7 @@ NamesLock::NamesLock() {
     return;
   }
   for (int tries = 0; flock(directory_, LOCK_EX | LOCK_NB) != 0; ++tries) {
-    if (tries == kNamesLockTries || (errno != EWOULDBLOCK && errno != EINTR)) {
+    if (tries == kNamesLockTries || deadline.Passed(clock) || (errno != EWOULDBLOCK && errno != EINTR)) {
       status_ =
           Status::FromErrno(errno, std::string("cannot lock ") + kShmDirectory + " (flock); is its holder stopped?");
       return;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/fork.h"
 #include "krcore/rnic/sw/backing.h"
 #include "krcore/status.h"
@@ -71,7 +72,8 @@ bool IsNameOf(const std::string& name, int fd);
 // lock is on the directory itself, which nobody can remove. Others may still remove files meanwhile, but create none.
 class NamesLock {
  public:
-  NamesLock();
+  // Waits for it until the deadline, and for some ten seconds at most.
+  explicit NamesLock(Deadline deadline = {}, Clock& clock = *RealClock());
   ~NamesLock();
   NamesLock(const NamesLock&) = delete;
   NamesLock& operator=(const NamesLock&) = delete;

@@ -284,7 +284,8 @@ class Store : public krcore::OfOneProcess {
  public:
   // Attaches to a running fabric, and waits for one that is starting. After open_timeout_ms, kNotFound: there is no
   // such fabric; kUnavailable: it has no store (no memory node). kInvalidArgument: no such control plane or provider.
-  // kUnsupported: the store was made by programs of another version, whose memory has another layout.
+  // kUnsupported: the store was made by programs of another version, whose memory has another layout; or its pools are
+  // mirrored, and the control plane is not krcore.
   static Result<std::unique_ptr<Store>> Open(const StoreOptions& options);
   // Opens a whole store in this process: private fabric, metadata server and one memory node. Its data ends with it.
   static Result<std::unique_ptr<Store>> OpenEmbedded(const EmbeddedOptions& options);
