@@ -127,8 +127,9 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.hasher = Hasher(super.hash_seed);
   if (!shape_.mirrored || options_.clock != nullptr) return Status::Ok();
   auto caretaker = Caretaker::Start();
-  if (caretaker.ok()) caretaker_ = *std::move(caretaker);
-  return caretaker.status();
+  if (!caretaker.ok()) return caretaker.status();
+  caretaker_ = *std::move(caretaker);
+  return Status::Ok();
 }
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {
