@@ -82,7 +82,8 @@ TEST_F(MirroredReturn, AMemoryNodeThatWasRemovedWhileItLivedJoinsAgain) {
 TEST_F(MirroredReturn, EveryKeyIsThereAfterAllHaveBeenStopped) {
   StartTwoPools({"--keep_memory"});
   Write("kept", kManyKeys);
-  for (const auto& node : Status()["nodes"]) {
+  const nlohmann::json before = Status();
+  for (const auto& node : before["nodes"]) {
     if (!node["memory"].is_null()) {
       EXPECT_GT(node["memory"]["live_bytes"], 0) << "no key would miss it";
     }
