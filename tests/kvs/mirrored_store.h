@@ -1,5 +1,4 @@
-// A store whose pools are mirrored, made by hand: its memory nodes are all in this process. (Programs cannot make one
-// yet, see docs/replication.md.)
+// A store whose pools are mirrored, made by hand: its memory nodes are all in this process.
 #ifndef TESTS_KVS_MIRRORED_STORE_H_
 #define TESTS_KVS_MIRRORED_STORE_H_
 
