@@ -159,10 +159,7 @@ Status MemoryServer::HostMetaServer() {
 }
 
 Status MemoryServer::CreatePool(const Options& options) {
-  krcore::RegionOptions region;
-  region.length = options.memory_bytes;
-  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-  region.tag = kvs::kPoolRegionTag;
+  krcore::RegionOptions region = kvs::PoolRegion(options.memory_bytes);
   region.name = kvs::kPoolRegionName;
   region.keep_on_close = options.keep_memory;
   auto pool = node_->CreateRegion(region);

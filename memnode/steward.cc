@@ -118,8 +118,8 @@ void Steward::LookAfter(kvs::Store& store) {
     }
     if (cli::StopSignal::Requested()) return;
     if (next_ns < kSoonNs) {
-      std::this_thread::sleep_for(
-          std::chrono::nanoseconds(next_ns));  // its client waits for others, which need the CPU
+      // Its client waits for others, which need the CPU. A wait for the stop signal takes a millisecond at least.
+      std::this_thread::sleep_for(std::chrono::nanoseconds(next_ns));
     } else if (cli::StopSignal::WaitFor(next_ns / 1'000'000 + 1)) {
       return;
     }

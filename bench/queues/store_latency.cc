@@ -110,8 +110,7 @@ void RunStoreTarget(const Options& options) {
   open.rc_peers = 8;
   auto node = Must(Node::Open(open));
   Must(node->HostMetaServer(16));
-  auto pool = Must(node->CreateRegion(
-      {.length = kPoolBytes, .remote_rights = kRemoteRead | kRemoteWrite | kRemoteAtomic, .tag = kvs::kPoolRegionTag}));
+  auto pool = Must(node->CreateRegion(kvs::PoolRegion(kPoolBytes)));
   (void)Must(kvs::JoinStore(*node, *pool, kvs::HomeOptions{}, Soon()));
   reproduce::SayNumbers(stdout, {});
   for (pollfd input{STDIN_FILENO, POLLIN, 0}; poll(&input, 1, 10) == 0;) node->PollConnections();  // until its end

@@ -47,11 +47,8 @@ class SkewStudy::Impl {
     node.node = 1;
     node.clock = &world_.clock();
     node_ = krcore::Node::Open(node).value();
-    krcore::RegionOptions region;
-    region.length = (size_t{64} << 20) + options.keys * (options.value_bytes + 256);
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
-    pool_ = node_->CreateRegion(region).value();
+    const size_t bytes = (size_t{64} << 20) + options.keys * (options.value_bytes + 256);
+    pool_ = node_->CreateRegion(kvs::PoolRegion(bytes)).value();
     Check(node_->HostMetaServer(256));
     kvs::HomeOptions home;             // as many subtables as the keys will need, so that loading them splits none
     home.hash_seed = kvs::HashSeed{};  // the same options give the same run

@@ -125,10 +125,6 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.chunk_bytes = super.chunk_bytes;
   shape_.lease_ns = super.lease_ns;
   shape_.hasher = Hasher(super.hash_seed);
-  if (!shape_.mirrored || options_.clock != nullptr) return Status::Ok();
-  auto caretaker = Caretaker::Start();
-  if (!caretaker.ok()) return caretaker.status();
-  caretaker_ = *std::move(caretaker);
   return Status::Ok();
 }
 
@@ -158,9 +154,19 @@ std::vector<krcore::NodeId> StoreCore::members() {
 Result<std::unique_ptr<Client>> StoreCore::NewClient(const ClientOptions& options) {
   auto client = NewPolledClient(options);
   if (!client.ok()) return client.status();
-  if (caretaker_ == nullptr) return std::unique_ptr<Client>(*std::move(client));
-  return krcore::OrOutOfMemory(
-      "making a client", [&]() -> Result<std::unique_ptr<Client>> { return caretaker_->Keep(*std::move(client)); });
+  // Whoever brings a clock of his own, such as the simulator, polls all clients in an order of his own.
+  if (!shape_.mirrored || options_.clock != nullptr) return std::unique_ptr<Client>(*std::move(client));
+  return krcore::OrOutOfMemory("making a client", [&] { return KeepClient(*std::move(client)); });
+}
+
+Result<std::unique_ptr<Client>> StoreCore::KeepClient(std::unique_ptr<ClientCore> client) {
+  const std::lock_guard lock(mutex_);
+  if (caretaker_ == nullptr) {
+    auto caretaker = Caretaker::Start();
+    if (!caretaker.ok()) return caretaker.status();
+    caretaker_ = *std::move(caretaker);
+  }
+  return caretaker_->Keep(std::move(client));
 }
 
 Result<std::unique_ptr<ClientCore>> StoreCore::NewPolledClient(const ClientOptions& options) {
@@ -228,16 +234,12 @@ Result<std::unique_ptr<Store>> OpenStoreOfItsOwn(const EmbeddedOptions& options)
   node_options.node = 1;
   auto memory_node = krcore::Node::Open(node_options);
   if (!memory_node.ok()) return memory_node.status();
-  krcore::RegionOptions region_options;
-  region_options.length = options.memory_bytes;
-  region_options.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-  region_options.tag = kPoolRegionTag;
   if (options.memory_bytes < kMinPoolBytes) {
     return Status(StatusCode::kInvalidArgument, "EmbeddedOptions::memory_bytes is at least " +
                                                     std::to_string(kMinPoolBytes) + ", not " +
                                                     std::to_string(options.memory_bytes));
   }
-  auto pool = (*memory_node)->CreateRegion(region_options);
+  auto pool = (*memory_node)->CreateRegion(PoolRegion(options.memory_bytes));
   if (!pool.ok()) return pool.status();
   if (Status hosted = (*memory_node)->HostMetaServer(64); !hosted.ok()) return hosted;
   const Deadline deadline = Deadline::After((*memory_node)->clock(), 5'000'000'000);

@@ -59,6 +59,8 @@ class StoreCore final : public Store {
 
  private:
   Result<std::unique_ptr<ClientCore>> MakeClient(const ClientOptions& options);
+  // Gives the client to the caretaker.
+  Result<std::unique_ptr<Client>> KeepClient(std::unique_ptr<ClientCore> client);
   // Takes a client that was prepared with these options. Null: there is none.
   std::unique_ptr<ClientCore> TakePrepared(const ClientOptions& options);
   // Reads the superblock of a replica of the home, through queues of its own. kExists: the pool is mirrored, and the
@@ -75,8 +77,8 @@ class StoreCore final : public Store {
   std::vector<std::unique_ptr<MemoryState>> spare_memory_;  // guarded by mutex_
   std::vector<std::unique_ptr<ClientCore>> prepared_;       // guarded by mutex_
   std::vector<krcore::NodeId> members_;                     // guarded by mutex_
+  std::unique_ptr<Caretaker> caretaker_;                    // guarded by mutex_; null: it has no clients yet
   StoreState state_;
-  std::unique_ptr<Caretaker> caretaker_;  // null: nobody waits for idle clients
 };
 
 }  // namespace kvs

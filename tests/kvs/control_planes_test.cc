@@ -257,10 +257,7 @@ TEST_P(KilledClient, WhileAMemoryNodeIsRestartedItsClientsGoOnAfterwards) {
   const auto run_second = [&](int ready) {
     krcore::NodeOptions open{.fabric = options_.fabric, .node = 2};
     auto node = krcore::Node::Open(open).value();
-    krcore::RegionOptions region;
-    region.length = size_t{16} << 20;
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
+    krcore::RegionOptions region = kvs::PoolRegion(size_t{16} << 20);
     region.name = "pool";
     auto pool = node->CreateRegion(region).value();
     auto acceptor = krcore::Acceptor::Create(*node).value();

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <random>
@@ -15,6 +14,7 @@
 #include "krcore/node.h"
 #include "kvs/client.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 #include "kvs/memory/remote_pool.h"
 #include "tests/kvs/mirrored_store.h"
 
@@ -33,11 +33,7 @@ class IdleClients : public ::testing::Test {
     std::vector<MirrorNode> chain;
     for (const NodeId id : {kHead, kTail}) {
       nodes_.push_back(OpenNode(id));
-      krcore::RegionOptions region;
-      region.length = size_t{4} << 20;
-      region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-      region.tag = kvs::kPoolRegionTag;
-      regions_.push_back(nodes_.back()->CreateRegion(region).value());
+      regions_.push_back(nodes_.back()->CreateRegion(kvs::PoolRegion(size_t{4} << 20)).value());
       chain.push_back({nodes_.back().get(), regions_.back().get()});
     }
     kvs::HomeOptions options;
@@ -56,11 +52,7 @@ class IdleClients : public ::testing::Test {
     regions_.clear();
   }
   std::unique_ptr<krcore::Node> OpenNode(NodeId id) const {
-    krcore::NodeOptions options;
-    options.fabric = fabric_;
-    options.node = id;
-    options.create_fabric = servers_ == nullptr;
-    return krcore::Node::Open(options).value();
+    return krcore::Node::Open({.fabric = fabric_, .node = id, .create_fabric = true}).value();
   }
   void EndTail() {
     regions_.pop_back();
@@ -92,18 +84,19 @@ TEST_F(IdleClients, DoNotHoldUpTheOthersWhenAReplicaDies) {
   }
 }
 
-// A client that somebody calls now and then is its own thread's and the caretaker's in turns.
+// A client that somebody calls now and then is its own thread's and the caretaker's in turns. The threads sleep between
+// their calls, so that the caretaker finds the clients idle in some of its rounds, and not in others.
 TEST_F(IdleClients, GoOnWhereverTheCaretakerHasLeftThem) {
   MakeStore(/*lease_ns=*/20'000'000);
-  std::atomic<bool> tail_ends = false;
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
-    threads.emplace_back([this, t, &tail_ends] {
+    threads.emplace_back([this, t] {
       const auto client = store_->NewClient().value();
       std::minstd_rand random(t);
       const std::string key = "key-" + std::to_string(t);
       for (int i = 0; i < 60; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(random() % 25));
+        if (t == 0 && i == 30) EndTail();
         const std::string value = std::to_string(i);
         const auto put = client->Put(key, value);
         ASSERT_TRUE(put.ok()) << put.ToString();
@@ -113,15 +106,13 @@ TEST_F(IdleClients, GoOnWhereverTheCaretakerHasLeftThem) {
         client->MultiGet(keys, {&read, 1}, {&status, 1});
         ASSERT_TRUE(status.ok()) << status.ToString();
         ASSERT_EQ(read, value);
-        if (i == 30) tail_ends = true;
       }
     });
   }
-  while (!tail_ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EndTail();
   for (std::thread& thread : threads) thread.join();
 }
 
+// To ask for the statistics is a call, too. So the test asks less often than the caretaker looks.
 TEST_F(IdleClients, SendHeartbeats) {
   MakeStore(/*lease_ns=*/1'000'000'000);
   const auto idle = store_->NewClient().value();
@@ -129,7 +120,8 @@ TEST_F(IdleClients, SendHeartbeats) {
   while (idle->stats().heartbeats < begun + 10) std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
-// The parent's caretaker may be in the client at the moment of the fork, and is not there in the child.
+// The parent's caretaker may be in the client at the moment of the fork, and is not there in the child. It looks every
+// 10 ms; the sleeps let the forks fall on different moments between two looks.
 TEST_F(IdleClients, AnswerInAForkedChildWhateverTheCaretakerDid) {
   MakeStore(/*lease_ns=*/1'000'000'000);
   auto client = store_->NewClient().value();

@@ -45,13 +45,14 @@ struct Newcomer {
       : node(krcore::Node::Open(
                  {.fabric = fabric, .node = id, .create_fabric = true, .clock = options.clock, .share_host = false})
                  .value()),
-        pool(node->CreateRegion({.length = options.memory_bytes,
-                                 .remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic,
-                                 .tag = kvs::kPoolRegionTag,
-                                 .name = name,
-                                 .keep_on_close = true})
-                 .value()),
+        pool(node->CreateRegion(NamedPool(options.memory_bytes, name)).value()),
         chunk_bytes(options.chunk_bytes) {}
+  static krcore::RegionOptions NamedPool(size_t bytes, const std::string& name) {
+    krcore::RegionOptions region = kvs::PoolRegion(bytes);
+    region.name = name;
+    region.keep_on_close = true;
+    return region;
+  }
   krcore::Result<kvs::JoinResult> Join(int64_t patience_ns = kPatienceNs, const kvs::TellWaiting& tell = {}) {
     const Deadline deadline = Deadline::After(node->clock(), patience_ns);
     return kvs::JoinStore(*node, *pool, {.chunk_bytes = chunk_bytes}, deadline, tell);

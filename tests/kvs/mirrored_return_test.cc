@@ -55,20 +55,13 @@ class MirroredReturns : public ::testing::Test {
   }
 
   std::unique_ptr<krcore::Node> OpenNode(NodeId id) const {
-    krcore::NodeOptions options;
-    options.fabric = fabric_;
-    options.node = id;
-    options.create_fabric = true;
-    return krcore::Node::Open(options).value();
+    return krcore::Node::Open({.fabric = fabric_, .node = id, .create_fabric = true}).value();
   }
   // Opens the memory node with what its predecessor has left, but does not join.
   MemoryNode& Open(NodeId id) {
     MemoryNode& opened = nodes_[id];
     opened.node = OpenNode(id);
-    krcore::RegionOptions region;
-    region.length = size_t{8} << 20;
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
+    krcore::RegionOptions region = kvs::PoolRegion(size_t{8} << 20);
     region.name = kvs::kPoolRegionName;
     region.keep_on_close = true;
     opened.region = opened.node->CreateRegion(region).value();
@@ -97,7 +90,7 @@ class MirroredReturns : public ::testing::Test {
     }
   }
   kvs::Configuration Present() { return kvs::ReadConfiguration(*servers_, {}).value(); }
-  // Until the client goes on, if it does: it is not told, but looks.
+  // Waits until the client goes on, if it does. It is not told of a return: it looks, at most every 10 ms.
   void AwaitClient() {
     std::string read;
     for (int i = 0; i < 1'000 && client_->Get("key-0", &read) == StatusCode::kUnavailable; ++i) usleep(10'000);

@@ -15,6 +15,7 @@
 #include "kvs/client/client_core.h"
 #include "kvs/layout/configuration.h"
 #include "kvs/layout/pool.h"
+#include "kvs/memory/join.h"
 #include "kvs/memory/mirror.h"
 #include "kvs/memory/views.h"
 #include "tests/kvs/mirrored_store.h"
@@ -302,11 +303,7 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     return krcore::Node::Open(options).value();
   }
   static std::unique_ptr<krcore::Region> MakeRegion(krcore::Node& node) {
-    krcore::RegionOptions region;
-    region.length = size_t{4} << 20;
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
-    return node.CreateRegion(region).value();
+    return node.CreateRegion(kvs::PoolRegion(size_t{4} << 20)).value();
   }
   std::span<std::byte> RegionOf(NodeId node) const {
     const auto found = std::ranges::find(nodes_, node, [](const auto& opened) { return opened->id(); });

@@ -41,11 +41,7 @@ void TestStore::StartMemoryNode(krcore::NodeId id, size_t memory_bytes) {
   options.rnic = options_.rnic;
   if (options_.rnic == "sim") options.clock = options_.clock;
   auto node = krcore::Node::Open(options).value();
-  krcore::RegionOptions region;
-  region.length = memory_bytes != 0 ? memory_bytes : options_.memory_bytes;
-  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-  region.tag = kvs::kPoolRegionTag;
-  auto pool = node->CreateRegion(region).value();
+  auto pool = node->CreateRegion(kvs::PoolRegion(memory_bytes != 0 ? memory_bytes : options_.memory_bytes)).value();
   if (is_first) {
     if (krcore::Status hosted = node->HostMetaServer(256); !hosted.ok()) krcore::DieOfMissingValue(hosted);
   }

@@ -178,6 +178,16 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     EXPECT_EQ(place, "1 learner");
     return learner;
   }
+  void StopLearnerFor(useconds_t us) {
+    Program& learner = StartLearner();
+    Worker worker(fabric_.name());
+    usleep(us);  // how long a process is stopped is what the test is about
+    learner.Signal(SIGCONT);
+    (void)AwaitRedundancy(1);
+    ExpectNothingLost(worker);
+    nodes_.at(1)->Kill();
+    ExpectAllThere();
+  }
 
   void TearDown() override {
     nodes_.clear();
@@ -204,27 +214,9 @@ TEST_F(MirroredDeaths, NothingIsLostWhenNodesOfEachRoleDieAgainAndAgain) {
   ExpectNothingLost(one);
 }
 
-TEST_F(MirroredDeaths, ALearnerThatStopsForAMomentGoesOn) {
-  Program& learner = StartLearner();
-  Worker worker(fabric_.name());
-  usleep(50'000);  // for how long it is stopped
-  learner.Signal(SIGCONT);
-  (void)AwaitRedundancy(1);
-  ExpectNothingLost(worker);
-  nodes_.at(1)->Kill();
-  ExpectAllThere();
-}
+TEST_F(MirroredDeaths, ALearnerThatStopsForAMomentGoesOn) { StopLearnerFor(50'000); }
 
-TEST_F(MirroredDeaths, ALearnerThatStopsForLongHoldsUpNobody) {
-  Program& learner = StartLearner();
-  Worker worker(fabric_.name());
-  usleep(3'000'000);  // for how long it is stopped
-  learner.Signal(SIGCONT);
-  (void)AwaitRedundancy(1);
-  ExpectNothingLost(worker);
-  nodes_.at(1)->Kill();
-  ExpectAllThere();
-}
+TEST_F(MirroredDeaths, ALearnerThatStopsForLongHoldsUpNobody) { StopLearnerFor(3'000'000); }
 
 TEST_F(MirroredDeaths, ALearnerThatWasRemovedWhileItLivedJoinsAgain) {
   Program& learner = StartLearner();

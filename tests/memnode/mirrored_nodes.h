@@ -49,6 +49,15 @@ class MirroredNodes : public ::testing::Test {
     EXPECT_NE(program->WaitForLine("ready"), "") << program->Output();
     return program;
   }
+  // A metadata server, and the two memory nodes of one pool, of which each has all that is in it.
+  struct Pair {
+    std::unique_ptr<Program> metadata, first, second;
+  };
+  Pair StartPair() {
+    Pair pair{StartMetaServer(), Start(1, {"--replicas=2"}), Start(2)};
+    EXPECT_NE(pair.second->WaitForLogLine("a replica of pool 1"), "") << pair.second->Output();
+    return pair;
+  }
   // What killed programs have left goes.
   void TearDown() override {
     store_.reset();

@@ -19,10 +19,7 @@ using testing_support::RunProgram;
 using Mirrored = surgekv_test::MirroredNodes;
 
 TEST_F(Mirrored, NothingIsLostWhenMemoryNodesDieAndOthersTakeTheirPlaces) {
-  const auto metadata = StartMetaServer();
-  auto first = Start(1, {"--replicas=2"});
-  auto second = Start(2);
-  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  auto [metadata, first, second] = StartPair();
   Write("before any death");
   first->Kill();
   RemoveMemoryOf(1);
@@ -38,10 +35,7 @@ TEST_F(Mirrored, NothingIsLostWhenMemoryNodesDieAndOthersTakeTheirPlaces) {
 // The memory node comes back under its id, without its memory, before anybody has noticed that it was gone. The new
 // memory is not taken for the old one.
 TEST_F(Mirrored, ARestartedMemoryNodeIsNotTakenForWhatItWas) {
-  const auto metadata = StartMetaServer();
-  auto first = Start(1, {"--replicas=2"});
-  auto second = Start(2);
-  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  auto [metadata, first, second] = StartPair();
   Write("before");
   first->Kill();
   RemoveMemoryOf(1);
@@ -55,10 +49,7 @@ TEST_F(Mirrored, ARestartedMemoryNodeIsNotTakenForWhatItWas) {
 
 // The application uses its client at the beginning and at the end, and does something else meanwhile.
 TEST_F(Mirrored, AnIdleClientHoldsUpNoReplacement) {
-  const auto metadata = StartMetaServer();
-  auto first = Start(1, {"--replicas=2"});
-  auto second = Start(2);
-  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  auto [metadata, first, second] = StartPair();
   Write("before");
   const auto idle = NewClient();
   first->Kill();
@@ -74,10 +65,7 @@ TEST_F(Mirrored, AnIdleClientHoldsUpNoReplacement) {
 
 // Without a client nobody uses the pools, and yet the death is noticed.
 TEST_F(Mirrored, ASpareTakesThePlaceOfADeadOneThoughNoClientIsThere) {
-  const auto metadata = StartMetaServer();
-  auto first = Start(1, {"--replicas=2"});
-  auto second = Start(2);
-  EXPECT_NE(second->WaitForLogLine("a replica of pool 1"), "") << second->Output();
+  auto [metadata, first, second] = StartPair();
   Write("before");
   auto spare = Start(3);
   EXPECT_NE(spare->WaitForLogLine("a replica of pool 2"), "") << spare->Output();

@@ -51,11 +51,7 @@ class Discovery : public ::testing::Test {
     if (id == 1) {
       EXPECT_TRUE(memory.node->HostMetaServer(100).ok());
     }
-    krcore::RegionOptions region;
-    region.length = kPoolBytes;
-    region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-    region.tag = kvs::kPoolRegionTag;
-    memory.pool = memory.node->CreateRegion(region).value();
+    memory.pool = memory.node->CreateRegion(kvs::PoolRegion(kPoolBytes)).value();
     EXPECT_TRUE(kvs::JoinStore(*memory.node, *memory.pool, kvs::HomeOptions{}, Soon()).ok());
     return memory;
   }

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, run_seeded
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, clean_fabric, run_seeded
 
 WRITER = ROOT / "build" / "tests" / "chaos_writer"
 CONTROL_PLANES = ("krcore", "verbs", "lite")  # of the writers
@@ -254,10 +254,7 @@ class Chaos:
         for program in (self.command, *self.writers.values(), *self.memory.values(), *self.meta.values()):
             if program is not None:
                 program.close()
-        subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        left = glob.glob(f"/dev/shm/*{self.fabric}*")
-        if left:
-            raise Unexpected(f"left behind: {left}")
+        clean_fabric(self.fabric)
 
 
 def main():

@@ -1,6 +1,5 @@
 """A fabric of its own for each test of programs that are operated: started, asked for metrics and health, and looked at."""
 
-import glob
 import json
 import os
 import pathlib
@@ -13,7 +12,7 @@ import urllib.error
 import urllib.request
 
 from exposition import Exposition
-from program import BIN, PATIENCE_S, ROOT, WORKLOADS, Program, wait_for
+from program import BIN, PATIENCE_S, ROOT, WORKLOADS, Program, clean_fabric, wait_for
 
 RECORDS = 2000
 
@@ -30,8 +29,7 @@ class FabricCase(unittest.TestCase):
     def clean_up(self):
         for program in reversed(self.programs):
             program.close()
-        subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        self.assertEqual(glob.glob(f"/dev/shm/*{self.fabric}*"), [])
+        clean_fabric(self.fabric)
 
     def start(self, program, *arguments, stdout=None):
         self.programs.append(Program(self.folder, program, f"--fabric={self.fabric}", *arguments, stdout=stdout))

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, wait_for
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, clean_fabric, wait_for
 
 WRITER = ROOT / "build" / "tests" / "chaos_writer"
 WRITERS = 2
@@ -186,10 +186,7 @@ class KillRounds:
     def clean_up(self):
         for program in (*self.writers, *self.memory.values()):
             program.close()
-        subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        left = glob.glob(f"/dev/shm/*{self.fabric}*")
-        if left:
-            raise Unexpected(f"left behind: {left}")
+        clean_fabric(self.fabric)
 
 
 def main():

@@ -1,6 +1,7 @@
 """Runs the programs of build/bin as a user does."""
 
 import argparse
+import glob
 import json
 import pathlib
 import random
@@ -28,6 +29,14 @@ def wait_for(condition, message):
             return result
         time.sleep(0.02)
     raise Unexpected(message())
+
+
+def clean_fabric(fabric):
+    """Removes what killed programs have left of a fabric. All its programs must have ended."""
+    subprocess.run([BIN / "memnode", f"--fabric={fabric}", "--clean"], capture_output=True, check=False)
+    left = glob.glob(f"/dev/shm/*{fabric}*")
+    if left:
+        raise Unexpected(f"left behind: {left}")
 
 
 class Program:

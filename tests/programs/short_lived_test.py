@@ -9,7 +9,6 @@ down to what the keys need and what docs/protocol.md allows on top.
 """
 
 import argparse
-import glob
 import json
 import os
 import pathlib
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, run_seeded, wait_for
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, clean_fabric, run_seeded, wait_for
 
 CLIENT = ROOT / "build" / "tests" / "short_lived"
 MEMORY_MIB = 64
@@ -130,10 +129,7 @@ class ShortLived:
             os.killpg(popen.pid, signal.SIGKILL)  # also what it has forked
             popen.wait()
         self.memory.close()
-        subprocess.run([BIN / "memnode", f"--fabric={self.fabric}", "--clean"], capture_output=True, check=False)
-        left = glob.glob(f"/dev/shm/*{self.fabric}*")
-        if left:
-            raise Unexpected(f"left behind: {left}")
+        clean_fabric(self.fabric)
 
 
 def main():

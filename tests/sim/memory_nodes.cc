@@ -37,11 +37,7 @@ krcore::Result<std::unique_ptr<krcore::Node>> MemoryNodes::Open(NodeId id, bool 
 }
 
 krcore::Result<std::unique_ptr<krcore::Region>> MemoryNodes::MakeRegion(krcore::Node& node, size_t bytes) {
-  krcore::RegionOptions region;
-  region.length = bytes;
-  region.remote_rights = krcore::kRemoteRead | krcore::kRemoteWrite | krcore::kRemoteAtomic;
-  region.tag = kvs::kPoolRegionTag;
-  return node.CreateRegion(region);
+  return node.CreateRegion(kvs::PoolRegion(bytes));
 }
 
 Status MemoryNodes::Start(const MemoryNodesOptions& options) {

@@ -54,8 +54,8 @@ class Backing {
   // Gives a claimed segment an unused name. kUnavailable: the fabric's names no longer mean this fabric.
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Gives an unclaimed segment of this device another name, in one step with the end of a segment that has that name.
-  // Statuses as Rename.
-  // Waits for other fabrics' changes of names until the deadline, and for some ten seconds at most.
+  // Waits while other fabrics change names, until the deadline and for some ten seconds at most: kTimeout. Otherwise
+  // statuses as Rename.
   virtual Status Replace(const std::string& from, const std::string& to, Deadline deadline, Clock& clock) = 0;
   // Removes a segment of this device: one that it has claimed, or whose name has the device's incarnation.
   virtual void Remove(const std::string& suffix) = 0;

@@ -156,9 +156,13 @@ NamesLock::NamesLock(Deadline deadline, Clock& clock) {
     return;
   }
   for (int tries = 0; flock(directory_, LOCK_EX | LOCK_NB) != 0; ++tries) {
-    if (tries == kNamesLockTries || deadline.Passed(clock) || (errno != EWOULDBLOCK && errno != EINTR)) {
-      status_ =
-          Status::FromErrno(errno, std::string("cannot lock ") + kShmDirectory + " (flock); is its holder stopped?");
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      status_ = Status::FromErrno(errno, std::string("cannot lock ") + kShmDirectory);
+      return;
+    }
+    if (tries == kNamesLockTries || deadline.Passed(clock)) {
+      status_ = {StatusCode::kTimeout,
+                 std::string(kShmDirectory) + " is locked by a process that does not go on; is one stopped?"};
       return;
     }
     const timespec pause{0, tries < 100 ? 20'000 : 1'000'000};
