@@ -101,13 +101,15 @@ struct Served {
   double dc_agent_cpu_s = 0;
 };
 
-// Where pools are mirrored: whether this node is the only replica of its pool.
+// Where pools are mirrored: whether this node is the only living replica of its pool.
 bool HoldsAlone(MemoryServer& server) {
   const auto configuration =
       kvs::ReadConfiguration(server.fabric(), krcore::Deadline::After(*krcore::RealClock(), kPublishNs));
   if (!configuration.ok()) return true;
+  const kvs::Replica self{server.node(), server.fabric().incarnation()};
+  const auto serves = [&](const kvs::Replica& each) { return each == self || !kvs::IsDead(server.fabric(), each); };
   return std::ranges::any_of(configuration->pools, [&](const kvs::PoolView& view) {
-    return view.chain.size() == 1 && view.chain[0] == kvs::Replica{server.node(), server.fabric().incarnation()};
+    return std::ranges::find(view.chain, self) != view.chain.end() && std::ranges::count_if(view.chain, serves) == 1;
   });
 }
 

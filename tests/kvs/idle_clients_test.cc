@@ -66,8 +66,8 @@ class IdleClients : public ::testing::Test {
   std::unique_ptr<kvs::Store> store_;
 };
 
-// The lease is longer than an operation may take. So if the idle clients did not acknowledge the view, the Put would
-// not end in time.
+// If the idle clients did not acknowledge the view, the Put would wait until their leases are over, long after the test
+// has run out of time.
 TEST_F(IdleClients, DoNotHoldUpTheOthersWhenAReplicaDies) {
   MakeStore(/*lease_ns=*/600'000'000'000);
   const auto idle = store_->NewClient().value(), called_once = store_->NewClient().value();

@@ -93,7 +93,11 @@ class MirroredReturns : public ::testing::Test {
   // Waits until the client goes on, if it does. It is not told of a return: it looks, at most every 10 ms.
   void AwaitClient() {
     std::string read;
-    for (int i = 0; i < 1'000 && client_->Get("key-0", &read) == StatusCode::kUnavailable; ++i) usleep(10'000);
+    for (int i = 0; i < 1'000; ++i) {
+      if (client_->Get("key-0", &read) != StatusCode::kUnavailable) return;
+      usleep(10'000);
+    }
+    ADD_FAILURE() << "the client does not go on";
   }
   void Write(const std::string& value) {
     for (int i = 0; i < 200; ++i) {

@@ -118,8 +118,7 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     StartNode({"--replicas=2"});
     for (int i = 0; i < 3; ++i) StartNode();
     (void)AwaitRedundancy(2);
-    // A client that is opened now is to take memory in both.
-    for (int i = 0; i < 1'000 && NewClient()->ReadTableStats()->memory_nodes.size() < 2; ++i) usleep(10'000);
+    AwaitMemoryInBothPools();
   }
   // Kills the node at that place, starts another one, and waits until nothing is missing.
   void Replace(const std::string& place) {
@@ -141,12 +140,7 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     while (worker.operations() < 2 * Worker::kKeys) usleep(1'000);
     for (const char* place : {"2 tail", "2 head", "1 tail", "1 head"}) ASSERT_NO_FATAL_FAILURE(Replace(place));
     for (const int node : {201, 202}) ReplaceMetaServer(node);
-    const auto status = AwaitRedundancy(2);
-    for (const auto& node : status["nodes"]) {
-      if (!node["memory"].is_null()) {
-        EXPECT_GT(node["memory"]["live_bytes"], 0) << "no key would miss it";
-      }
-    }
+    ExpectEachHoldsKeys(AwaitRedundancy(2));
   }
   void ExpectNothingLost(Worker& worker) {
     worker.End();
@@ -157,6 +151,13 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
         worker.longest_s(), slowest_s_);
     EXPECT_THAT(worker.problems(), ::testing::IsEmpty());
     EXPECT_GT(worker.operations(), 1'000u);
+  }
+  // The learner has become a replica, and has everything without the first node.
+  void ExpectCopyIsWhole(Worker& worker) {
+    (void)AwaitRedundancy(1);
+    ExpectNothingLost(worker);
+    nodes_.at(1)->Kill();
+    ExpectAllThere();
   }
   // A store of one pool, whose second node, which copies many keys, is stopped (SIGSTOP) in the middle of that.
   Program& StartLearner() {
@@ -172,7 +173,7 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     std::string place;
     for (int step = 0; step < 1'000 && (place = PlaceOf(Status(), node)) == "spare"; ++step) {
       learner.Signal(SIGCONT);
-      usleep(2'000);
+      usleep(2'000);  // how long it goes on in a step
       learner.Signal(SIGSTOP);
     }
     EXPECT_EQ(place, "1 learner");
@@ -183,21 +184,11 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     Worker worker(fabric_.name());
     usleep(us);  // how long a process is stopped is what the test is about
     learner.Signal(SIGCONT);
-    (void)AwaitRedundancy(1);
-    ExpectNothingLost(worker);
-    nodes_.at(1)->Kill();
-    ExpectAllThere();
-  }
-
-  void TearDown() override {
-    nodes_.clear();
-    metadata_.clear();
-    MirroredNodes::TearDown();
+    ExpectCopyIsWhole(worker);
   }
 
   int next_ = 1;
   double slowest_s_ = 0;
-  std::map<int, std::unique_ptr<Program>> nodes_, metadata_;
 };
 
 TEST_F(MirroredDeaths, NothingIsLostWhenNodesOfEachRoleDie) {
@@ -214,9 +205,9 @@ TEST_F(MirroredDeaths, NothingIsLostWhenNodesOfEachRoleDieAgainAndAgain) {
   ExpectNothingLost(one);
 }
 
-TEST_F(MirroredDeaths, ALearnerThatStopsForAMomentGoesOn) { StopLearnerFor(50'000); }
+TEST_F(MirroredDeaths, NothingIsLostWhenALearnerStopsForAMoment) { StopLearnerFor(50'000); }
 
-TEST_F(MirroredDeaths, ALearnerThatStopsForLongHoldsUpNobody) { StopLearnerFor(3'000'000); }
+TEST_F(MirroredDeaths, NothingIsLostWhenALearnerStopsForLong) { StopLearnerFor(3'000'000); }
 
 TEST_F(MirroredDeaths, ALearnerThatWasRemovedWhileItLivedJoinsAgain) {
   Program& learner = StartLearner();
@@ -225,10 +216,7 @@ TEST_F(MirroredDeaths, ALearnerThatWasRemovedWhileItLivedJoinsAgain) {
   learner.Signal(SIGCONT);
   EXPECT_NE(learner.WaitForLogLine("was replaced while it did not answer"), "") << learner.Output();
   EXPECT_NE(learner.WaitForLogLine("a replica of pool 1"), "") << learner.Output();
-  (void)AwaitRedundancy(1);
-  ExpectNothingLost(worker);
-  nodes_.at(1)->Kill();
-  ExpectAllThere();
+  ExpectCopyIsWhole(worker);
 }
 
 TEST_F(MirroredDeaths, ALearnerThatDiesIsReplacedByAnother) {
@@ -236,10 +224,7 @@ TEST_F(MirroredDeaths, ALearnerThatDiesIsReplacedByAnother) {
   Worker worker(fabric_.name());
   learner.Kill();
   StartNode();
-  (void)AwaitRedundancy(1);
-  ExpectNothingLost(worker);
-  nodes_.at(1)->Kill();
-  ExpectAllThere();
+  ExpectCopyIsWhole(worker);
 }
 
 }  // namespace

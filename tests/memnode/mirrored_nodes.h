@@ -49,7 +49,7 @@ class MirroredNodes : public ::testing::Test {
     EXPECT_NE(program->WaitForLine("ready"), "") << program->Output();
     return program;
   }
-  // A metadata server, and the two memory nodes of one pool, of which each has all that is in it.
+  // A metadata server, and the two memory nodes of one pool; the second has copied all that the first has.
   struct Pair {
     std::unique_ptr<Program> metadata, first, second;
   };
@@ -61,6 +61,8 @@ class MirroredNodes : public ::testing::Test {
   // What killed programs have left goes.
   void TearDown() override {
     store_.reset();
+    nodes_.clear();
+    metadata_.clear();
     (void)RunProgram("memnode", {fabric_.flag(), "--clean"});
   }
   std::unique_ptr<kvs::Client> NewClient() {
@@ -114,6 +116,23 @@ class MirroredNodes : public ::testing::Test {
     EXPECT_EQ(removed, 1u) << mark;
   }
 
+  // Waits until a client that is opened now takes memory in both pools.
+  void AwaitMemoryInBothPools() {
+    for (const auto begin = std::chrono::steady_clock::now(); SecondsSince(begin) * 1'000 < Program::kPatienceMs;) {
+      if (NewClient()->ReadTableStats()->memory_nodes.size() == 2) return;
+      usleep(10'000);
+    }
+    ADD_FAILURE() << "a pool is not in use";
+  }
+  // Else no key would miss a memory node that dies.
+  static void ExpectEachHoldsKeys(const nlohmann::json& status) {
+    for (const auto& node : status["nodes"]) {
+      if (!node["memory"].is_null()) {
+        EXPECT_GT(node["memory"]["live_bytes"], 0) << node.dump();
+      }
+    }
+  }
+
   nlohmann::json Status() {
     const auto finished = RunProgram("surge", {"status", fabric_.flag(), "--json"});
     EXPECT_EQ(finished.status, 0) << finished.err;
@@ -155,6 +174,7 @@ class MirroredNodes : public ::testing::Test {
 
   TestFabric fabric_;
   std::map<std::string, std::string> contents_;
+  std::map<int, std::unique_ptr<Program>> nodes_, metadata_;  // of tests that start them by their numbers
   std::unique_ptr<kvs::Store> store_;
 };
 

@@ -26,6 +26,7 @@ class MirroredReturn : public surgekv_test::MirroredNodes {
  protected:
   // So many that the table splits: only then are there keys in each pool.
   static constexpr int kManyKeys = 20'000;
+  static constexpr int kMetaServer = 200;
 
   Program& StartNode(int node, std::vector<std::string> more = {}) {
     nodes_[node] = Start(node, std::move(more));
@@ -33,7 +34,7 @@ class MirroredReturn : public surgekv_test::MirroredNodes {
   }
   // Nodes 1 and 2 have pool 1, nodes 3 and 4 pool 2.
   void StartTwoPools(const std::vector<std::string>& more) {
-    metadata_ = StartMetaServer();
+    metadata_[kMetaServer] = StartMetaServer(kMetaServer);
     for (const int node : {1, 2, 3, 4}) {
       std::vector<std::string> args = more;
       if (node == 1) args.emplace_back("--replicas=2");
@@ -42,25 +43,23 @@ class MirroredReturn : public surgekv_test::MirroredNodes {
       EXPECT_NE(program.WaitForLogLine(place), "") << program.Output();
     }
     (void)AwaitRedundancy(2);
-    // A client that is opened now is to take memory in both.
-    for (int i = 0; i < 1'000 && NewClient()->ReadTableStats()->memory_nodes.size() < 2; ++i) usleep(10'000);
+    AwaitMemoryInBothPools();
   }
   std::string Problems() { return Status()["problems"].dump(); }
-  void TearDown() override {
-    nodes_.clear();
-    metadata_.reset();
-    MirroredNodes::TearDown();
+  // Nodes 1 and 2 have pool 1. Returns the second.
+  Program& StartOnePool(const std::vector<std::string>& more) {
+    metadata_[kMetaServer] = StartMetaServer(kMetaServer);
+    std::vector<std::string> args = more;
+    args.emplace_back("--replicas=2");
+    StartNode(1, args);
+    Program& second = StartNode(2, more);
+    EXPECT_NE(second.WaitForLogLine("a replica of pool 1"), "") << second.Output();
+    return second;
   }
-
-  std::map<int, std::unique_ptr<Program>> nodes_;
-  std::unique_ptr<Program> metadata_;
 };
 
 TEST_F(MirroredReturn, AMemoryNodeThatWasRemovedWhileItLivedJoinsAgain) {
-  metadata_ = StartMetaServer();
-  StartNode(1, {"--replicas=2"});
-  Program& second = StartNode(2, {"--keep_memory"});
-  EXPECT_NE(second.WaitForLogLine("a replica of pool 1"), "") << second.Output();
+  Program& second = StartOnePool({"--keep_memory"});
   Write("before");
   (void)AwaitRedundancy(1);
   second.Signal(SIGSTOP);
@@ -82,18 +81,13 @@ TEST_F(MirroredReturn, AMemoryNodeThatWasRemovedWhileItLivedJoinsAgain) {
 TEST_F(MirroredReturn, EveryKeyIsThereAfterAllHaveBeenStopped) {
   StartTwoPools({"--keep_memory"});
   Write("kept", kManyKeys);
-  const nlohmann::json before = Status();
-  for (const auto& node : before["nodes"]) {
-    if (!node["memory"].is_null()) {
-      EXPECT_GT(node["memory"]["live_bytes"], 0) << "no key would miss it";
-    }
-  }
+  ExpectEachHoldsKeys(Status());
   store_.reset();
   for (const int node : {4, 1, 3, 2}) EXPECT_EQ(nodes_.at(node)->Stop(), 0) << nodes_.at(node)->Output();
-  EXPECT_EQ(metadata_->Stop(), 0) << metadata_->Output();
+  EXPECT_EQ(metadata_.at(kMetaServer)->Stop(), 0) << metadata_.at(kMetaServer)->Output();
 
   // The home's pool alone. If node 1 comes too late to return, it cannot join as long as the other pool is away.
-  metadata_ = StartMetaServer();
+  metadata_[kMetaServer] = StartMetaServer(kMetaServer);
   for (const int node : {2, 1}) StartNode(node, {"--keep_memory"});
   EXPECT_THAT(Problems(), HasSubstr("pool 2 has no living replica: start memory node 3 "));
   {
@@ -131,10 +125,18 @@ TEST_F(MirroredReturn, EveryAcknowledgedKeyIsThereAfterAllWereKilled) {
   std::thread writer([&] {
     client = store->NewClient({}).value();
     for (int n = 0; !stop; ++n) {
-      const std::string value = "value " + std::to_string(n);
-      const auto put = client->Put(key_of(n), value);
-      if (put.ok()) may_hold[key_of(n)] = {value};
-      if (put == kvs::StatusCode::kUnknown || put == kvs::StatusCode::kTimeout) may_hold[key_of(n)].insert(value);
+      const std::string key = key_of(n), value = "value " + std::to_string(n);
+      auto& values = may_hold[key];  // an empty one: none
+      if (values.empty()) values.insert("");
+      // What was there before the kill is read before it is written anew.
+      std::string read;
+      const auto got = client->Get(key, &read);
+      if (got.ok() || got == kvs::StatusCode::kNotFound) {
+        EXPECT_TRUE(values.contains(read)) << key << ": " << read;
+      }
+      const auto put = client->Put(key, value);
+      if (put.ok()) values = {value};
+      if (put == kvs::StatusCode::kUnknown || put == kvs::StatusCode::kTimeout) values.insert(value);
       if (put.ok()) ++written;
     }
     client.reset();
@@ -158,19 +160,16 @@ TEST_F(MirroredReturn, EveryAcknowledgedKeyIsThereAfterAllWereKilled) {
 }
 
 TEST_F(MirroredReturn, AReplicaThatLeftEarlierDoesNotBringOldValuesBack) {
-  metadata_ = StartMetaServer();
-  StartNode(1, {"--replicas=2", "--keep_memory"});
-  Program& second = StartNode(2, {"--keep_memory"});
-  EXPECT_NE(second.WaitForLogLine("a replica of pool 1"), "") << second.Output();
+  Program& second = StartOnePool({"--keep_memory"});
   Write("old");
   EXPECT_EQ(second.Stop(), 0);
   EXPECT_THAT(second.out(), HasSubstr("memory=kept"));
   Write("new");
   store_.reset();
   EXPECT_EQ(nodes_.at(1)->Stop(), 0);
-  EXPECT_EQ(metadata_->Stop(), 0);
+  EXPECT_EQ(metadata_.at(kMetaServer)->Stop(), 0);
 
-  metadata_ = StartMetaServer();
+  metadata_[kMetaServer] = StartMetaServer(kMetaServer);
   Program& early = StartNode(2, {"--keep_memory"});
   EXPECT_NE(early.WaitForLogLine("is thrown away"), "") << early.Output();
   EXPECT_THAT(early.out(), HasSubstr("adopted=no"));

@@ -52,6 +52,7 @@ TEST_F(Mirrored, AnIdleClientHoldsUpNoReplacement) {
   auto [metadata, first, second] = StartPair();
   Write("before");
   const auto idle = NewClient();
+  ASSERT_TRUE(idle->Put("key-0", "before").ok());
   first->Kill();
   auto third = Start(3);
   EXPECT_NE(third->WaitForLogLine("a replica of pool 1"), "") << third->Output();
@@ -74,6 +75,17 @@ TEST_F(Mirrored, ASpareTakesThePlaceOfADeadOneThoughNoClientIsThere) {
   EXPECT_NE(spare->WaitForLogLine("a replica of pool 1"), "") << spare->Output();
   second->Kill();
   ExpectAllThere();
+}
+
+TEST_F(Mirrored, TheLastNodeThatStopsWarnsOfWhatIsLost) {
+  auto [metadata, first, second] = StartPair();
+  Write("lost");
+  store_.reset();
+  EXPECT_EQ(second->Stop(), 0);
+  EXPECT_EQ(first->Stop(), 0);  // before anybody has missed the other one
+  const std::string warning = "no other memory node has a replica of its pool";
+  EXPECT_THAT(first->Output(), HasSubstr(warning));
+  EXPECT_THAT(second->Output(), ::testing::Not(HasSubstr(warning)));
 }
 
 TEST_F(Mirrored, SurgeSaysWhichReplicaANodeIsAndWhatAPoolLacks) {

@@ -1,36 +1,34 @@
 #!/usr/bin/env python3
-"""Kills one program of a mirrored store after the other while clients write; nothing may be lost or unavailable.
+"""Kills the programs of a mirrored store one after another while clients write; nothing may be lost or unavailable.
 
 Usage: kill_rounds_test.py [--rounds=N] [--keys=N] [--seed=N] [--verbose], in the repository's root, after a release
 build.
 
 A round kills (SIGKILL) the holder of one role, removes its memory, starts another one, and waits until each pool has
 its two replicas again. Then each writer (chaos_writer.cc: half reads, half writes) reads all its keys. Every second
-round also stops (SIGSTOP) a writer before the kill, for up to 1.7 s. At the end there is a table.
+round also stops (SIGSTOP) a writer before the kill, for up to 1.7 s. N rounds for each role; at the end there is a table.
 """
 
 import argparse
 import glob
 import json
 import os
-import pathlib
 import random
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
-from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, clean_fabric, wait_for
+from program import BIN, PATIENCE_S, ROOT, Program, Unexpected, clean_fabric, run_seeded, wait_for
 
 WRITER = ROOT / "build" / "tests" / "chaos_writer"
 WRITERS = 2
 # Pool and place of the memory node that dies. Pool 1 is the home.
 PLACES = {"home's head": (1, "head"), "home's tail": (1, "tail"), "head": (2, "head"), "tail": (2, "tail")}
 METADATA = "host of a metadata server"
-STOPPED_S = (0.1, 0.5, 1, 1.7)  # a lease is 1 s, expelled is who has not renewed it in 1.5 s, an operation may take 2 s
+STOPPED_S = (0.1, 0.5, 1, 1.7)  # a lease is 1 s; a client that is silent for 1.5 s is expelled; an operation may take 2 s
 COUNTED = ("done", "refused", "unavailable", "unknown", "no_room")
 
 
@@ -41,13 +39,13 @@ def median(values):
 class KillRounds:
     """A store of two pools with two replicas each, its writers, and what its rounds have shown."""
 
-    def __init__(self, folder, arguments):
+    def __init__(self, folder, seed, arguments):
         self.fabric = f"kill-rounds-{os.getpid()}"
         self.folder = folder
         self.keys = arguments.keys
         self.memory_mib = 64 + self.keys // 200  # most of it stays free
         self.verbose = arguments.verbose
-        self.random = random.Random(arguments.seed)
+        self.random = random.Random(seed)
         self.memory = {}  # node -> Program
         self.writers = []
         self.counts = {}  # writer -> its last counts
@@ -159,7 +157,7 @@ class KillRounds:
 
     # ---- the whole
 
-    def run(self, times):
+    def torment(self, times):
         self.begin()
         for number in range(times):
             for role in (*PLACES, METADATA):
@@ -168,10 +166,8 @@ class KillRounds:
             writer.command("quit")
             if (status := writer.ended()) != 0:
                 raise Unexpected(f"a writer ended with {status}\n{writer.text()}")
-        if failed := sum(each["unavailable"] + each["no_room"] for rounds in self.rounds.values() for each in rounds):
-            raise Unexpected(f"{failed:.0f} operations failed")
 
-    def report(self):
+    def finish(self):
         print(f"{'killed':26} {'writer':8} {'rounds':>6} {'operations':>11} {'failed':>6} {'unknown':>7}  "
               f"{'silent ms: p50':>14} {'max':>7}  {'redundant s: p50':>16} {'max':>6}  {'GiB':>6} {'s/GiB':>6}")
         for (role, stopped), rounds in self.rounds.items():
@@ -182,6 +178,8 @@ class KillRounds:
             print(f"{role:26} {'stopped' if stopped else 'runs':8} {len(rounds):6} {operations:11.0f} {failed:6.0f} "
                   f"{total['unknown']:7.0f}  {median(silent):14.1f} {max(silent):7.1f}  {median(redundant):16.2f} "
                   f"{max(redundant):6.2f}  {total['gib'] / len(rounds):6.3f} {rate}")
+        if failed := sum(each["unavailable"] + each["no_room"] for rounds in self.rounds.values() for each in rounds):
+            raise Unexpected(f"{failed:.0f} operations failed")
 
     def clean_up(self):
         for program in (*self.writers, *self.memory.values()):
@@ -190,24 +188,10 @@ class KillRounds:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2, help="of each role (default: 2)")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--keys", type=int, default=5000, help="of each writer (default: 5000)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="default: another one each time")
     parser.add_argument("--verbose", action="store_true", help="a line for each round")
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="surgekv-kill-rounds-") as folder:
-        rounds = KillRounds(pathlib.Path(folder), arguments)
-        try:
-            rounds.run(arguments.rounds)
-        except Unexpected as failed:
-            print(f"FAILED (seed {arguments.seed}): {failed}", flush=True)
-            return 1
-        finally:
-            rounds.clean_up()
-            rounds.report()
-    return 0
+    return run_seeded("kill-rounds", __doc__.splitlines()[0], KillRounds, parser, unit="rounds", amount=2)
 
 
 if __name__ == "__main__":

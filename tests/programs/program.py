@@ -94,11 +94,11 @@ class Program:
             self.popen.stdout.close()
 
 
-def run_seeded(name, what, make, parser):
+def run_seeded(name, what, make, parser, unit="seconds", amount=40.0):
     """Parses the command line of a test that does `what` at random, runs it on make(folder, seed, arguments), which
-    has torment(seconds), finish() and clean_up(), and returns the exit status."""
+    has torment(how many units), finish() and clean_up(), and returns the exit status."""
     parser.description = what
-    parser.add_argument("--seconds", type=float, default=40, help="for how long (default: 40)")
+    parser.add_argument(f"--{unit}", type=type(amount), default=amount, help=f"default: {amount:g}")
     parser.add_argument("--seed", type=int, default=None, help="of what is done (default: another one each time)")
     arguments = parser.parse_args()
     seed = random.randrange(1 << 32) if arguments.seed is None else arguments.seed
@@ -106,7 +106,7 @@ def run_seeded(name, what, make, parser):
     with tempfile.TemporaryDirectory(prefix=f"surgekv-{name}-") as folder:
         tormented = make(pathlib.Path(folder), seed, arguments)
         try:
-            tormented.torment(arguments.seconds)
+            tormented.torment(getattr(arguments, unit))
             tormented.finish()
         except Unexpected as failed:
             print(f"FAILED (seed {seed}): {failed}", flush=True)

@@ -49,7 +49,7 @@ RunnerOptions Options() {
 
 void PrintViolation(const SeedResult& result, uint32_t replicas, const std::string& mutant) {
   std::printf("seed %lu: VIOLATION (%s)\n%s", result.seed, result.run.violation.c_str(), result.run.text.c_str());
-  std::printf("replay: kvs_sim --from=%lu --seeds=1 --trace%s%s\n", result.seed,
+  std::printf("replay: kvs_sim --from=%lu --seeds=1 --trace%s%s%s\n", result.seed, FLAGS_joins ? " --joins" : "",
               replicas == 0 ? "" : (" --replicas=" + std::to_string(replicas)).c_str(),
               mutant.empty() ? "" : (" --mutant=" + mutant).c_str());
 }

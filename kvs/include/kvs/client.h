@@ -252,7 +252,7 @@ class Client : public krcore::OfOneProcess {
   virtual void Spawn(Task<void> task) = 0;
   // Runs one round: rings doorbells, collects completions, and resumes the coroutines that wait for them. Returns the
   // number of completions. Call it now and then while idle too: it lets other clients reuse memory. (A thread of the
-  // Store does so for idle clients where pools are mirrored.)
+  // Store does so for idle clients where pools are mirrored, unless StoreOptions::clock is set.)
   virtual size_t Poll() = 0;
   // Call it when a Poll brought nothing. Returns until when, on the store's clock, the caller may leave the client
   // alone, if it starts nothing before. A time that has passed: something is under way. For an idle client it is the
