@@ -19,11 +19,11 @@
 #include "kvs/layout/configuration.h"
 #include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
-#include "memnode/drain.h"
 #include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
 #include "memnode/options.h"
+#include "memnode/requests.h"
 #include "memnode/steward.h"
 #include "metrics/announcement.h"
 #include "metrics/exporter.h"
@@ -282,5 +282,6 @@ int main(int argc, char** argv) {
   if (options->clean) return memnode::Clean(*options);
   if (options->drain != krcore::kNoNode) return memnode::Drain(*options);
   if (options->undrain != krcore::kNoNode) return memnode::Undrain(*options);
+  if (options->set_replicas != 0) return memnode::SetReplicas(*options);
   return memnode::Run(*options);
 }

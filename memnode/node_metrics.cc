@@ -101,8 +101,10 @@ std::string NodeMetrics::Remark() const {
   const kvs::ReplicaKeeperStats stats = steward_->replica();
   std::string remark(kvs::ReplicaStateName(stats.state));
   if (stats.pool == 0) return remark;
-  return remark + " of pool " + std::to_string(stats.pool) + ", which has " + std::to_string(stats.replicas) + " of " +
-         std::to_string(stats.wanted) + " replicas";
+  remark += " of pool " + std::to_string(stats.pool) + ", which has " + std::to_string(stats.replicas) + " of " +
+            std::to_string(stats.wanted) + " replicas";
+  if (stats.state != kvs::ReplicaState::kLearner) return remark;
+  return remark + "; " + std::to_string(stats.tables) + " of " + std::to_string(stats.all_tables) + " tables copied";
 }
 
 // Finds this node in the home's list, which has pools instead of nodes where these are mirrored.
@@ -167,13 +169,16 @@ void NodeMetrics::AddMemory(Families* families) const {
 void NodeMetrics::AddReplica(Families* families) const {
   const kvs::ReplicaKeeperStats stats = steward_->replica();
   for (const auto state : {kvs::ReplicaState::kSpare, kvs::ReplicaState::kLearner, kvs::ReplicaState::kMember,
-                           kvs::ReplicaState::kRemoved}) {
+                           kvs::ReplicaState::kRemoved, kvs::ReplicaState::kDrained}) {
     families->Gauge("surgekv_replica_state", "1 for what this node is in its mirrored pool, else 0",
                     stats.state == state ? 1 : 0, {{"state", std::string(kvs::ReplicaStateName(state))}});
   }
   families->Gauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
   families->Gauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks",
                   stats.pool == 0 || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
+  const bool learns = stats.state == kvs::ReplicaState::kLearner;
+  families->Gauge("surgekv_replica_tables_left", "Subtables that a learner has not looked through yet",
+                  learns && stats.tables < stats.all_tables ? stats.all_tables - stats.tables : 0);
 }
 
 // Only the home tells what it knows; otherwise each node would count the same clients.

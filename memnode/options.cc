@@ -1,6 +1,8 @@
 #include "memnode/options.h"
 
+#include <fstream>
 #include <initializer_list>
+#include <string>
 #include <utility>
 
 #include "cli/common_flags.h"
@@ -20,10 +22,13 @@ DEFINE_string(hugepages, "auto",
               "auto: move the memory into huge pages in the background, if the kernel can. off: do not");
 DEFINE_int64(wait_ms, 10'000, "Milliseconds, 0 to 86400000, to wait for a metadata server and the store's home");
 DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for a later start with the same --node");
-DEFINE_int32(
-    replicas, 1,
-    "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node. With 2 or "
-    "more, the death of a memory node loses nothing, and others that are started take its place by themselves");
+DEFINE_int32(replicas, 0,
+             "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node, and "
+             "changed by --set_replicas. With 2 or more, the death of a memory node loses nothing, and others that are "
+             "started take its place by themselves. 0: each has keys of its own, and the number cannot be changed");
+DEFINE_string(domain, "",
+              "With --replicas: the failure domain of this memory node, any name. If there are several, the replicas "
+              "of a key are brought into different ones. The default is this host");
 DEFINE_string(rc_acceptor, "sleep",
               "How to look for connection requests of clients with --control_plane=verbs or lite. sleep: every 20 ms, "
               "and more often after a request. spin: all the time, which takes one core. off: they cannot connect");
@@ -31,6 +36,9 @@ DEFINE_bool(clean, false, "Remove what stopped or killed programs left of the fa
 DEFINE_int32(drain, 0,
              "The id, 1 to 255, of a memory node to empty, so that it can be stopped without loss. The store stays in "
              "use meanwhile. Exits when the node is empty");
+DEFINE_int32(set_replicas, 0,
+             "How many memory nodes are to hold each key from now on, 1 to 3, in a store that was begun with "
+             "--replicas. Exits at once; the memory nodes see to it");
 DEFINE_int32(undrain, 0, "The id, 1 to 255, of a drained or draining memory node to take back into use. Then exits");
 
 namespace memnode {
@@ -42,8 +50,8 @@ using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
 // The flags of a memory node that serves.
-constexpr std::initializer_list<const char*> kServing = {"node",        "memory",   "metaserver",  "hugepages",
-                                                         "keep_memory", "replicas", "rc_acceptor", "metrics"};
+constexpr std::initializer_list<const char*> kServing = {
+    "node", "memory", "metaserver", "hugepages", "keep_memory", "replicas", "domain", "rc_acceptor", "metrics"};
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -54,7 +62,20 @@ Result<RcAcceptorMode> RcAcceptorFromFlag() {
   return Mistake("--rc_acceptor=" + FLAGS_rc_acceptor + ": expected sleep, spin or off");
 }
 
+// Names this host, until it is started again.
+std::string BootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
 Status CheckId(const char* flag, int32_t node) { return cli::CheckRange(flag, node, 1, krcore::kMaxMemoryNode); }
+
+// A request to a running fabric goes without other requests and without the flags of a memory node that serves.
+Status CheckAlone(const std::string& request, std::initializer_list<const char*> others) {
+  KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(others, "has no effect with --" + request));
+  return cli::CheckNotGiven(kServing, "has no effect with --" + request);
+}
 
 Status CheckMemory(uint64_t bytes) {
   if (bytes < kvs::kMinPoolBytes) {
@@ -79,11 +100,11 @@ const cli::Program& ProgramDescription() {
       .usage =
           "memnode --fabric=NAME --node=ID --memory=SIZE [--metaserver] [flags]\n"
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
-          "memnode --fabric=NAME --drain=ID | --undrain=ID\n"
+          "memnode --fabric=NAME --drain=ID | --undrain=ID | --set_replicas=N\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric", "node", "memory", "metaserver", "hugepages", "wait_ms", "keep_memory", "replicas",
-                "rc_acceptor", "metrics", "drain", "undrain", "clean", "control_plane", "rnic", "fabric_address",
-                "rnic_port", "log"},
+      .flags = {"fabric",   "node",          "memory",      "metaserver",     "hugepages", "wait_ms", "keep_memory",
+                "replicas", "domain",        "rc_acceptor", "metrics",        "drain",     "undrain", "set_replicas",
+                "clean",    "control_plane", "rnic",        "fabric_address", "rnic_port", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -107,23 +128,30 @@ Result<Options> OptionsFromFlags() {
   options.control_plane = FLAGS_control_plane;
   options.clean = FLAGS_clean;
   if (options.clean) {
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"wait_ms", "drain", "undrain"}, "has no effect with --clean"));
+    KRCORE_RETURN_IF_ERROR(
+        cli::CheckNotGiven({"wait_ms", "drain", "undrain", "set_replicas"}, "has no effect with --clean"));
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --clean"));
     return options;
   }
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("wait_ms", FLAGS_wait_ms, 0, cli::kMaxTimeMs));
   options.wait_ms = FLAGS_wait_ms;
   if (cli::FlagGiven("drain")) {
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"undrain"}, "has no effect with --drain"));
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --drain"));
+    KRCORE_RETURN_IF_ERROR(CheckAlone("drain", {"undrain", "set_replicas"}));
     KRCORE_RETURN_IF_ERROR(CheckId("drain", FLAGS_drain));
     options.drain = static_cast<krcore::NodeId>(FLAGS_drain);
     return options;
   }
   if (cli::FlagGiven("undrain")) {
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(kServing, "has no effect with --undrain"));
+    KRCORE_RETURN_IF_ERROR(CheckAlone("undrain", {"set_replicas"}));
     KRCORE_RETURN_IF_ERROR(CheckId("undrain", FLAGS_undrain));
     options.undrain = static_cast<krcore::NodeId>(FLAGS_undrain);
+    return options;
+  }
+  if (cli::FlagGiven("set_replicas")) {
+    KRCORE_RETURN_IF_ERROR(CheckAlone("set_replicas", {}));
+    KRCORE_RETURN_IF_ERROR(
+        cli::CheckRange("set_replicas", FLAGS_set_replicas, 1, static_cast<int64_t>(kvs::kMaxReplicas)));
+    options.set_replicas = static_cast<uint32_t>(FLAGS_set_replicas);
     return options;
   }
 
@@ -141,7 +169,7 @@ Result<Options> OptionsFromFlags() {
     KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
   } else {
     KRCORE_RETURN_IF_ERROR(
-        cli::CheckNotGiven({"keep_memory", "replicas", "rc_acceptor"}, "has no effect with --memory=0"));
+        cli::CheckNotGiven({"keep_memory", "replicas", "domain", "rc_acceptor"}, "has no effect with --memory=0"));
   }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
@@ -165,14 +193,15 @@ Result<Options> OptionsFromFlags() {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(
         {"rc_acceptor"}, "has no effect with --control_plane=kernel: the kernel module accepts connections"));
   }
-  KRCORE_RETURN_IF_ERROR(cli::CheckRange("replicas", FLAGS_replicas, 1, static_cast<int64_t>(kvs::kMaxReplicas)));
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("replicas", FLAGS_replicas, 0, static_cast<int64_t>(kvs::kMaxReplicas)));
   options.replicas = static_cast<uint32_t>(FLAGS_replicas);
-  if (options.replicas > 1 && (options.control_plane != "krcore" || options.rnic != "sw")) {
+  if (options.replicas > 0 && (options.control_plane != "krcore" || options.rnic != "sw")) {
     return Mistake(
         "--replicas=" + std::to_string(options.replicas) +
         " needs --control_plane=krcore and --rnic=sw: elsewhere there is no record yet of which memory nodes "
         "hold what");
   }
+  options.domain = FLAGS_domain.empty() ? BootId() : FLAGS_domain;
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();
   options.metrics = *std::move(metrics);

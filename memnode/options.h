@@ -24,13 +24,15 @@ struct Options {
   bool metaserver = false;
   bool huge_pages = true;
   bool keep_memory = false;
-  uint32_t replicas = 1;  // of each pool, if this node begins the store
+  uint32_t replicas = 0;  // of each pool, if this node begins the store; 0: its pools are not mirrored
+  std::string domain;     // the failure domain
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
   std::optional<metrics::Address> metrics;   // nothing: off
   bool clean = false;                        // remove leftovers instead of serving
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use
+  uint32_t set_replicas = 0;                 // ... or change how many replicas pools are to have
 
   // Returns whether memory can outlive its process, to be adopted (--keep_memory) or removed (--clean).
   bool memory_may_stay() const { return rnic == "sw" && control_plane == "krcore"; }

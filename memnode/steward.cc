@@ -52,6 +52,10 @@ void Steward::Run() {
 void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
   const bool changed = !told_any_ || stats.state != told_.state || stats.pool != told_.pool;
   told_any_ = true;
+  if (!changed && stats.state == kvs::ReplicaState::kLearner && stats.all_tables > 0) {
+    LOG_EVERY_T(INFO, 1) << "copying pool " << stats.pool << ": " << stats.tables << " of " << stats.all_tables
+                         << " tables";
+  }
   {
     const std::lock_guard lock(mutex_);
     told_ = stats;
@@ -64,8 +68,9 @@ void Steward::Tell(const kvs::ReplicaKeeperStats& stats) {
       LOG(INFO) << "a replica of pool " << stats.pool << " (" << stats.words_pushed << " words copied)";
       break;
     case kvs::ReplicaState::kRemoved:
-      LOG(WARNING) << "this memory node was replaced while it did not answer; it joins again, with fresh memory";
+      LOG(WARNING) << "the store goes on without what this memory node has; it joins again, with fresh memory";
       break;
+    case kvs::ReplicaState::kDrained: LOG(INFO) << "drained: this memory node has no replica, and gets none"; break;
   }
 }
 
@@ -97,7 +102,7 @@ void Steward::LookAfter(kvs::Store& store) {
     // Where there is no memory for one of them, it is tried again.
     int64_t next_ns = kAgainMs * 1'000'000;
     if (server_.mirrored() && keeper == nullptr) {
-      auto created = kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool());
+      auto created = kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool(), options_.domain);
       if (created.ok()) keeper = *std::move(created);
     }
     if (keeper != nullptr) {

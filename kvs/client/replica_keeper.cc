@@ -9,6 +9,7 @@
 #include "kvs/client/store_core.h"
 #include "kvs/layout/configuration.h"
 #include "kvs/layout/pool.h"
+#include "kvs/layout/subtable.h"
 #include "kvs/memory/remote_pool.h"
 
 namespace kvs {
@@ -21,8 +22,11 @@ constexpr int64_t kBringMs = 600'000;         // after which bringing begins ane
 
 class ReplicaKeeperCore final : public ReplicaKeeper {
  public:
-  ReplicaKeeperCore(StoreCore& store, krcore::Node& memory_node, krcore::Region& region)
-      : store_(store), region_(region), self_{memory_node.id(), memory_node.incarnation()} {
+  ReplicaKeeperCore(StoreCore& store, krcore::Node& memory_node, krcore::Region& region, uint64_t domain)
+      : store_(store),
+        region_(region),
+        self_{memory_node.id(), memory_node.incarnation()},
+        told_{.replica = self_, .bytes = region.bytes().size(), .domain = domain} {
     report_.joined = IsFormatted(region.bytes());
   }
 
@@ -39,6 +43,7 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
  private:
   krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kPatienceNs); }
   void Look();
+  void NotePlace(const Configuration& configuration, const PoolView* view);
   const PoolView* FindLacking(const Configuration& configuration) const;
   void LookAfterPool(Configuration configuration, uint64_t version, const PoolView& view);
   void MakePool(Configuration configuration, uint64_t version);
@@ -56,11 +61,13 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   StoreCore& store_;
   krcore::Region& region_;
   const Replica self_;
+  const MemoryNode told_;  // of this node, to the others
   int64_t look_at_ns_ = 0;
   ReplicaKeeperStats stats_;
 
-  bool entered_ = false;  // its pool is in the member list
-  uint64_t pending_ = 0;  // the view that was pending at the last look
+  bool was_used_ = false;  // others may have used the memory
+  bool entered_ = false;   // its pool is in the member list
+  uint64_t pending_ = 0;   // the view that was pending at the last look
 
   // While it brings its memory up to date, or enters its pool. The client comes last: it ends the task.
   ReplicatorReport report_;
@@ -76,51 +83,64 @@ void ReplicaKeeperCore::Look() {
   const bool stays = !read->active && std::exchange(pending_, read->number) == read->number;
   if (stays && MakeClient()) client_.reset();
   if (stays) return;
-  // What is dead and not used is noticed by nobody else.
+  const PoolView* const view = read->PoolOf(self_);
+  NotePlace(*read, view);
+  if (stats_.state == ReplicaState::kRemoved) return;
+  // What is dead and not used is noticed by nobody else, nor is what is not needed any more.
+  const auto is_dead = [this](const Replica& replica) { return IsDead(store_.node(), replica); };
   Configuration next = *read;
-  if (read->active && next.RemoveDead([this](const Replica& replica) { return IsDead(store_.node(), replica); })) {
+  if (read->active && (next.Enter(told_) || next.RemoveDead(is_dead) || next.RemoveExcess())) {
     (void)Set(next, version);
     return;
   }
-  const bool was_used =
-      report_.joined || stats_.state == ReplicaState::kMember || stats_.state == ReplicaState::kRemoved;
-  stats_.is_home = false;
-  stats_.replicas = 0;
-  stats_.wanted = read->replicas;
-  for (const PoolView& view : read->pools) {
-    if (view.learner == self_) return Begin(view);  // an attempt has timed out
-    if (std::ranges::find(view.chain, self_) == view.chain.end()) continue;
-    stats_.replicas = static_cast<uint32_t>(view.chain.size());
-    stats_.state = ReplicaState::kMember;
-    stats_.pool = view.pool;
-    stats_.is_home = view.pool == read->home && view.chain.front() == self_;
-    if (read->active && view.chain.front() == self_) LookAfterPool(*read, version, view);
-    return;
-  }
-  if (was_used) {
-    stats_.state = ReplicaState::kRemoved;
-    stats_.pool = 0;
-    return;
-  }
-  BecomeSpare();
-  if (!read->active) return;
-  if (const PoolView* const lacking = FindLacking(*read)) {
+  if (view != nullptr && view->learner == self_) return Begin(*view);  // an attempt has timed out
+  if (!read->active || stats_.state == ReplicaState::kDrained) return;
+  if (view != nullptr) {
+    if (view->chain.front() == self_) LookAfterPool(*read, version, *view);
+  } else if (const PoolView* const lacking = FindLacking(*read)) {
     if (Prepare(*lacking)) Begin(*lacking);
   } else {
     MakePool(*read, version);
   }
 }
 
-// Returns a pool that lacks a replica for which there is room here.
+// `view`: of this replica or learner; null: it is none.
+void ReplicaKeeperCore::NotePlace(const Configuration& configuration, const PoolView* view) {
+  was_used_ |= report_.joined;
+  stats_.is_home = false;
+  stats_.wanted = configuration.replicas;
+  if (view == nullptr) {
+    BecomeSpare();
+    if (configuration.IsLeaving(self_)) {
+      stats_.state = ReplicaState::kDrained;
+    } else if (was_used_) {
+      stats_.state = ReplicaState::kRemoved;
+    }
+    return;
+  }
+  was_used_ |= view->in_use || view->chain.size() > 1;
+  stats_.state = view->learner == self_ ? ReplicaState::kLearner : ReplicaState::kMember;
+  stats_.pool = view->pool;
+  stats_.replicas = static_cast<uint32_t>(configuration.Staying(*view));
+  stats_.is_home = view->pool == configuration.home && view->chain.front() == self_;
+}
+
+// Returns a pool that lacks a replica for which there is room here. Those with keys come first, then those with too few
+// replicas, then those that are in other failure domains only.
 const PoolView* ReplicaKeeperCore::FindLacking(const Configuration& configuration) const {
-  const auto lacks = [&](const PoolView& view) {
-    return view.chain.size() < configuration.replicas && !view.learner.exists() && view.bytes <= region_.bytes().size();
+  const auto in_domain = [&](const Replica& replica) {
+    const MemoryNode* const has = configuration.Find(replica);
+    return has != nullptr && has->domain == told_.domain;
   };
-  // Those with keys come first.
-  const auto in_use = [&](const PoolView& view) { return view.in_use && lacks(view); };
-  auto found = std::ranges::find_if(configuration.pools, in_use);
-  if (found == configuration.pools.end()) found = std::ranges::find_if(configuration.pools, lacks);
-  return found == configuration.pools.end() ? nullptr : &*found;
+  const PoolView* best = nullptr;
+  int best_merit = -1;
+  for (const PoolView& view : configuration.pools) {
+    if (view.learner.exists() || view.bytes > told_.bytes || !configuration.Lacks(view, self_)) continue;
+    const bool short_of = configuration.Staying(view) < configuration.replicas;
+    const int merit = (view.in_use ? 4 : 0) + (short_of ? 2 : 0) + (std::ranges::any_of(view.chain, in_domain) ? 0 : 1);
+    if (std::exchange(best_merit, std::max(best_merit, merit)) < merit) best = &view;
+  }
+  return best;
 }
 
 // At its pool's head. A pool that has got all its replicas comes into use. One that has not had them yet is given up if
@@ -131,13 +151,13 @@ void ReplicaKeeperCore::LookAfterPool(Configuration configuration, uint64_t vers
     if (!entered_) Enter(pool);
     return;
   }
-  if (view.chain.size() >= configuration.replicas) {
+  if (configuration.Staying(view) >= configuration.replicas) {
     configuration.Find(pool)->in_use = true;
     (void)Set(configuration, version);
     return;
   }
   const PoolView* const lacking = FindLacking(configuration);
-  if (view.chain.size() > 1 || view.learner.exists() || lacking == nullptr || !lacking->in_use) return;
+  if (lacking == nullptr || !lacking->in_use) return;
   if (configuration.RemovePool(pool) && Set(configuration, version)) BecomeSpare();
 }
 
@@ -191,6 +211,7 @@ int64_t ReplicaKeeperCore::GoOnWithTask() {
   stats_.passes = report_.passes;
   stats_.words_pushed = report_.words_pushed;
   stats_.tables = report_.tables;
+  stats_.all_tables = report_.all_tables;
   if (!task_->done()) return completions > 0 ? 0 : kPollNs;
   const Status done = task_->Take();
   task_.reset();
@@ -214,15 +235,17 @@ std::string_view ReplicaStateName(ReplicaState state) {
     case ReplicaState::kLearner: return "learner";
     case ReplicaState::kMember: return "member";
     case ReplicaState::kRemoved: return "removed";
+    case ReplicaState::kDrained: return "drained";
   }
   return "";
 }
 
 Result<std::unique_ptr<ReplicaKeeper>> ReplicaKeeper::Create(Store& store, krcore::Node& memory_node,
-                                                             krcore::Region& region) {
+                                                             krcore::Region& region, std::string_view domain) {
   auto& core = static_cast<StoreCore&>(store);
   if (!core.shape().mirrored) return Status(StatusCode::kBadState, "the store's pools are not mirrored");
-  return std::unique_ptr<ReplicaKeeper>(std::make_unique<ReplicaKeeperCore>(core, memory_node, region));
+  return std::unique_ptr<ReplicaKeeper>(
+      std::make_unique<ReplicaKeeperCore>(core, memory_node, region, Hasher({})(domain).h1));
 }
 
 }  // namespace kvs

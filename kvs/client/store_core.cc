@@ -94,6 +94,18 @@ Status StoreCore::Attach(Deadline deadline) {
   return {StatusCode::kUnavailable, "the fabric has no store (start a memory node): " + status.ToString()};
 }
 
+Status StoreCore::SetReplicas(uint32_t replicas) {
+  if (!shape_.mirrored)
+    return {StatusCode::kUnsupported, "the store's pools are not mirrored, and it cannot be changed"};
+  if (replicas == 0 || replicas > kMaxReplicas) {
+    return {StatusCode::kInvalidArgument, "a pool has 1 to " + std::to_string(kMaxReplicas) + " replicas"};
+  }
+  const auto deadline = Deadline::After(clock(), options_.open_timeout_ms * 1'000'000);
+  const Status set = ChangeConfiguration(
+      *node_, deadline, [&](Configuration& next) { return std::exchange(next.replicas, replicas) != replicas; });
+  return set == StatusCode::kBadState ? Status::Ok() : set;
+}
+
 Result<std::unique_ptr<krcore::Node>> StoreCore::OpenClientNode(Deadline deadline) {
   if (options_.control_plane != "verbs") return std::unique_ptr<krcore::Node>();
   auto node = krcore::OpenNode(options_.control_plane, NodeOptionsOf(options_, deadline));

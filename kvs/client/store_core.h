@@ -39,6 +39,7 @@ class StoreCore final : public Store {
   // The same for somebody who polls it as IdleUntil says.
   Result<std::unique_ptr<ClientCore>> NewPolledClient(const ClientOptions& options);
   Status PrepareClient(const ClientOptions& options) override;
+  Status SetReplicas(uint32_t replicas) override;
   krcore::Node& node() override { return *node_; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
 

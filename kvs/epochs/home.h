@@ -29,7 +29,7 @@ class Home : private Part {
     uint64_t cas = 0;
     uint64_t directory = 0;
     std::array<uint64_t, 4> renewal{};
-    std::array<uint64_t, kMaxReplicas> configuration{}, renewal_configuration{};  // as CompareSwapChecked reads it
+    std::array<uint64_t, kMaxChain> configuration{}, renewal_configuration{};  // as CompareSwapChecked reads it
     HomeCounters counters{};
     HashSeed hash_seed{};
     std::array<uint64_t, 32> old{};  // old words of CASes that nobody looks at

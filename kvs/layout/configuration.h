@@ -18,6 +18,7 @@ namespace kvs {
 
 inline constexpr char kConfigurationRecord[] = "kvs-pools";
 inline constexpr size_t kMaxReplicas = 3;
+inline constexpr size_t kMaxChain = kMaxReplicas + 1;  // one comes before the one that it replaces goes
 
 // One replica of a pool: a memory node of that incarnation. Another incarnation is none, unless it returns with the
 // same memory (Configuration::Return).
@@ -26,6 +27,15 @@ struct Replica {
   uint32_t incarnation = 0;
   bool exists() const { return node != krcore::kNoNode; }
   friend bool operator==(const Replica&, const Replica&) = default;
+};
+
+// A living memory node, as it has told of itself, whether it has a replica or not.
+struct MemoryNode {
+  Replica replica;
+  uint64_t bytes = 0;    // of its memory
+  uint64_t domain = 0;   // its failure domain: nodes with the same number may fail together
+  bool leaving = false;  // an operator empties it: it gets no replica, and the one that it has goes to another node
+  friend bool operator==(const MemoryNode&, const MemoryNode&) = default;
 };
 
 // The replicas of a pool, in the order in which a CAS goes along them: from the head, chain.front(), to the tail.
@@ -50,6 +60,7 @@ struct Configuration {
   // The pool whose learner has become the tail in this configuration, which only that learner's process can make
   // active; kNoNode: none has.
   krcore::NodeId promoted = krcore::kNoNode;
+  std::vector<MemoryNode> nodes;
   friend bool operator==(const Configuration&, const Configuration&) = default;
 
   // Returns the view of the pool; null: the store has no such pool.
@@ -58,6 +69,35 @@ struct Configuration {
     return found == pools.end() ? nullptr : &*found;
   }
   PoolView* Find(krcore::NodeId pool) { return const_cast<PoolView*>(std::as_const(*this).Find(pool)); }
+  // Returns what the node has told; null: nothing yet.
+  const MemoryNode* Find(const Replica& node) const {
+    const auto found = std::ranges::find(nodes, node, &MemoryNode::replica);
+    return found == nodes.end() ? nullptr : &*found;
+  }
+  bool IsLeaving(const Replica& node) const {
+    const MemoryNode* const found = Find(node);
+    return found != nullptr && found->leaving;
+  }
+  // Returns the pool of which the node is a replica or learner; null: none.
+  const PoolView* PoolOf(const Replica& node) const;
+  // Whether a node of so many bytes at least has no replica, or one of a pool that is not in use, and may get another.
+  bool HasSpare(uint64_t bytes) const;
+  // In how many failure domains the memory nodes are that are not leaving.
+  size_t Domains() const;
+  // In how many those of this pool's replicas are. 0: not all of them have told theirs.
+  size_t DomainsOf(const PoolView& view) const;
+  // How many replicas of the pool are to stay.
+  size_t Staying(const PoolView& view) const;
+  // Whether the pool, without its learner, would have more of those replicas that it is to have if this node joined it;
+  // or, if it has enough, whether these would be in more failure domains.
+  bool Lacks(const PoolView& view, const Replica& node) const;
+
+  // These begin no view. False: nothing changes.
+  //
+  // Takes what a node tells of itself, in place of what it told before, but for `leaving`.
+  bool Enter(const MemoryNode& node);
+  // False: nothing is known of this memory node, or it is so already.
+  bool SetLeaving(krcore::NodeId node, bool leaving);
   // Each of these begins a new view, which is pending. False: it is not possible, and nothing changes.
   //
   // A replica leaves its chain, or a learner goes. The last replica of a pool cannot leave. A promotion that is not
@@ -76,11 +116,17 @@ struct Configuration {
   bool AddPool(uint64_t bytes, const Replica& replica);
   bool RemovePool(krcore::NodeId pool);
   // All leave or go whom `is_dead` says to be dead, except where no replica of a chain lives: each of them may return.
-  // A pool that is not in use and has no other replica goes, as nobody can join it any more.
+  // A pool that is not in use and has no other replica goes, as nobody can join it any more. Who is forgotten among
+  // `nodes` begins no view.
   bool RemoveDead(const std::function<bool(const Replica&)>& is_dead);
+  // A pool with too many replicas loses some: first those of nodes that are leaving, then such that share a failure
+  // domain with another, then the tail. A learner that its pool does not lack goes. From a pool that is not in use
+  // those that are leaving go at once, also the last one, and with it the pool. Only where the configuration is active.
+  bool RemoveExcess();
 
  private:
   bool Begin(Configuration next);
+  Replica ExcessOf(const PoolView& view) const;
 };
 
 std::vector<std::byte> Encode(const Configuration& configuration);

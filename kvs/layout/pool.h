@@ -334,8 +334,7 @@ struct HomeOptions {
   uint32_t initial_depth = 0;  // 2^initial_depth subtables to begin with
   int64_t lease_ns = kDefaultLeaseNs;
   uint64_t chunk_bytes = kDefaultChunkBytes;  // of every node of the store
-  // How many replicas each pool is to have, 1 to kMaxReplicas; more than 1: the pools are mirrored.
-  uint32_t replicas = 1;
+  uint32_t replicas = 0;  // how many each pool is to have, 1 to kMaxReplicas; 0: the pools are not mirrored
   std::optional<HashSeed>
       hash_seed{};  // nothing: drawn at random, as it must be in every store to which others may write
 };

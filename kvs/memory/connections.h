@@ -109,7 +109,7 @@ class Batch {
   inline void CompareSwap(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old,
                           Word whose = Word::kAnyones);
   // The same, for what a client may do without a lease: it fails unless each replica of the home, asked behind the CAS,
-  // shows the configuration that the client uses. `numbers`: kMaxReplicas words of the arena.
+  // shows the configuration that the client uses. `numbers`: kMaxChain words of the arena.
   inline void CompareSwapChecked(GlobalAddress at, uint64_t expected, uint64_t desired, uint64_t* old, Word whose,
                                  uint64_t* numbers);
 

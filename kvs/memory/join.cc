@@ -284,7 +284,7 @@ Result<JoinResult> Join(krcore::Node& node, krcore::Region& pool, bool fresh, co
         StatusCode::kUnavailable,
         "the memory is that of a store whose pools are mirrored, and the fabric's record of who holds what is gone");
   }
-  if (home_options.replicas > 1) {
+  if (home_options.replicas > 0) {
     if (configuration.status() != StatusCode::kNotFound) return configuration.status();
     const Result<FoundHome> home = LookupHome(node, patience.attempt());
     if (!fresh || (home.ok() && home->record.node != node.id())) {

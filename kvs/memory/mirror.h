@@ -32,13 +32,13 @@ enum class ReadAt : uint8_t { kTail, kHead, kLearner };
 
 // A client's view of a mirrored pool.
 struct PoolChain {
-  std::array<Replica, kMaxReplicas> replicas;
+  std::array<Replica, kMaxChain> replicas;
   uint32_t length = 0;  // 0: there is no such pool
   uint64_t bytes = 0;   // of the pool
   Replica learner;
-  uint64_t learner_since = 0;                          // the number of the first configuration with this learner
-  std::array<uint64_t, kMaxReplicas> replica_since{};  // by replica: that of the first one with it, as a learner or not
-  uint64_t since = 0;    // the number of the first configuration with this chain and learner
+  uint64_t learner_since = 0;                       // the number of the first configuration with this learner
+  std::array<uint64_t, kMaxChain> replica_since{};  // by replica: that of the first one with it, as a learner or not
+  uint64_t since = 0;                               // the number of the first configuration with this chain and learner
   bool closed = false;   // nothing is posted: a replica is suspected, or a new view is not active yet
   bool changes = false;  // a configuration is known in which it has another chain or learner
 
@@ -80,20 +80,20 @@ struct MirroredVerb {
   ReadAt at = ReadAt::kTail;
   State state = State::kOpen;
   Phase phase = Phase::kHop;
-  bool posted_once = false;                           // it may have changed something
-  std::array<Replica, kMaxReplicas + 1> posted_at{};  // where it was posted last
+  bool posted_once = false;                        // it may have changed something
+  std::array<Replica, kMaxChain + 1> posted_at{};  // where it was posted last
   uint32_t posted_count = 0;
   bool under_way = false;  // it has left `expected` at the head, or may have, and is not done
   uint64_t began = 0;      // the number of the configuration in use when the operation began
   uint64_t since = 0;      // of the chain that it goes along
   uint32_t hop = 0;
-  bool won = false;                           // `desired` is, or was, at a head
-  bool maybe = false;                         // ... or it may be, which nobody can tell
-  uint64_t target = 0;                        // what the head has; the next replicas get it
-  uint64_t there = 0;                         // what the last replica had after its hop
-  uint64_t learnt = 0;                        // what the learner has
-  uint64_t latest = 0;                        // what the tail had when it was read again
-  std::array<Replica, kMaxReplicas> known{};  // those that have left `expected`, as far as this CAS knows
+  bool won = false;                        // `desired` is, or was, at a head
+  bool maybe = false;                      // ... or it may be, which nobody can tell
+  uint64_t target = 0;                     // what the head has; the next replicas get it
+  uint64_t there = 0;                      // what the last replica had after its hop
+  uint64_t learnt = 0;                     // what the learner has
+  uint64_t latest = 0;                     // what the tail had when it was read again
+  std::array<Replica, kMaxChain> known{};  // those that have left `expected`, as far as this CAS knows
   uint32_t known_count = 0;
   // What is being copied to its learner, and how far that has come.
   NamedMemory copy;

@@ -37,6 +37,18 @@ Result<Configuration> ReadConfiguration(krcore::Node& node, Deadline deadline, u
   return DecodeConfiguration(record->value);
 }
 
+Status ChangeConfiguration(krcore::Node& node, Deadline deadline, const std::function<bool(Configuration&)>& change) {
+  for (;;) {
+    uint64_t version = 0;
+    Result<Configuration> read = ReadConfiguration(node, deadline, &version);
+    if (!read.ok()) return read.status();
+    if (!change(*read)) return StatusCode::kBadState;
+    const Status set = node.CompareAndSetRecord(kConfigurationRecord, version, Encode(*read), deadline);
+    if (set != StatusCode::kExists) return set;
+    if (deadline.Passed(node.clock())) return StatusCode::kTimeout;
+  }
+}
+
 bool IsDead(krcore::Node& node, const Replica& replica) {
   return node.IsConfirmedDead(replica.node, replica.incarnation);
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -33,6 +34,11 @@ krcore::Result<HomeRecord> HomeRecordOf(const krcore::Result<std::vector<std::by
 // the codes of krcore::Node::ReadRecord. `version`: null, or the record's.
 krcore::Result<Configuration> ReadConfiguration(krcore::Node& node, krcore::Deadline deadline,
                                                 uint64_t* version = nullptr);
+
+// Sets it to what `change` makes of it, and does so again if somebody else sets it at the same time. kBadState:
+// `change` does not want it. kTimeout. Otherwise the codes of ReadConfiguration and krcore::Node::CompareAndSetRecord.
+krcore::Status ChangeConfiguration(krcore::Node& node, krcore::Deadline deadline,
+                                   const std::function<bool(Configuration&)>& change);
 
 // Whether the fabric confirms that this incarnation of the memory node is dead.
 bool IsDead(krcore::Node& node, const Replica& replica);

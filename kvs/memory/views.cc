@@ -194,7 +194,7 @@ void Views::Use() {
     PoolChain& chain = chains_[view.pool];
     if (!chain.changes) continue;
     // A replica of which this client has not known gets what its operations wrote before.
-    std::array<uint64_t, kMaxReplicas> replica_since{};
+    std::array<uint64_t, kMaxChain> replica_since{};
     for (size_t i = 0; i < view.chain.size(); ++i) {
       const auto known = std::ranges::find(chain.all(), view.chain[i]);
       replica_since[i] = known != chain.all().end()       ? chain.replica_since[known - chain.all().begin()]

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kvs/memory/mutation.h"
+#include "kvs/memory/remote_pool.h"
 #include "kvs/upkeep/mover.h"
 #include "kvs/upkeep/upkeep.h"
 
@@ -16,6 +17,9 @@ namespace {
 constexpr int64_t kBetweenRoundsNs = 3 * kMaxLookNs / 2;
 // How many subtables are moved in one round, so that rounds end.
 constexpr uint64_t kTablesPerRound = 64;
+
+// For one change of the fabric's record.
+krcore::Deadline Soon(const Common& common) { return krcore::Deadline::After(common.clock, 1'000'000'000); }
 
 constexpr GlobalAddress MemberAddress(krcore::NodeId home, krcore::NodeId node) {
   return {home, kMembersOffset + uint64_t{node} * sizeof(uint64_t)};
@@ -336,6 +340,7 @@ Task<Status> Drainer::Drain(krcore::NodeId node, DrainOptions options, DrainRepo
   *report = {};
   Status status = CheckDrainable(node);
   if (!status.ok()) co_return status;
+  if (common_.connections.views() != nullptr) co_return co_await DrainReplica(node, options, report);
   if (node == common_.shape.home) {
     co_return Status(StatusCode::kInvalidArgument,
                      "memory node " + std::to_string(node) + " is the store's home: it holds the directory and stays");
@@ -351,9 +356,49 @@ Task<Status> Drainer::Drain(krcore::NodeId node, DrainOptions options, DrainRepo
   co_return status;
 }
 
+// Where pools are mirrored. The keepers of the memory nodes do it (kvs/client/replica_keeper.cc).
+Task<Status> Drainer::DrainReplica(krcore::NodeId node, DrainOptions options, DrainReport* report) {
+  const std::string name = "memory node " + std::to_string(node);
+  const auto deadline = krcore::Deadline::After(common_.clock, options.timeout_ms * 1'000'000);
+  const Status marked = ChangeConfiguration(common_.node, Soon(common_),
+                                            [&](Configuration& next) { return next.SetLeaving(node, true); });
+  if (!marked.ok() && marked != StatusCode::kBadState) co_return marked;
+  for (;;) {
+    const Result<Configuration> read = ReadConfiguration(common_.node, Soon(common_));
+    if (read.ok()) {
+      const auto told = std::ranges::find(read->nodes, node, [](const MemoryNode& each) { return each.replica.node; });
+      if (told == read->nodes.end() && !report->closed) {
+        co_return Status(StatusCode::kNotFound, name + " has not joined the store");
+      }
+      if (told == read->nodes.end()) co_return Status(StatusCode::kUnavailable, name + " was stopped");
+      if (!told->leaving) co_return Status(StatusCode::kBadState, name + " was taken back into use, or started again");
+      report->mirrored = report->closed = true;
+      const PoolView* const view = read->PoolOf(told->replica);
+      if (view == nullptr && read->active) co_return Status::Ok();
+      report->pool = view != nullptr ? view->pool : 0;
+      report->waits = view != nullptr && !view->learner.exists() && view->chain.size() <= read->replicas &&
+                      !read->HasSpare(view->bytes);
+    }
+    if (deadline.Passed(common_.clock)) co_return StatusCode::kTimeout;
+    co_await epochs_.operations.Pause(kLookNs);
+    if (epochs_.own_work.closing) co_return Status(StatusCode::kBadState, "the client is closing");
+  }
+}
+
 Task<Status> Drainer::Undrain(krcore::NodeId node) {
   const Status status = CheckDrainable(node);
   if (!status.ok()) co_return status;
+  if (common_.connections.views() != nullptr) {
+    bool known = false;
+    const Status taken = ChangeConfiguration(common_.node, Soon(common_), [&](Configuration& next) {
+      known = std::ranges::any_of(next.nodes, [&](const MemoryNode& each) { return each.replica.node == node; });
+      return next.SetLeaving(node, false);
+    });
+    if (!known && taken == StatusCode::kBadState) {
+      co_return Status(StatusCode::kNotFound, "memory node " + std::to_string(node) + " has not joined the store");
+    }
+    co_return taken == StatusCode::kBadState ? Status::Ok() : taken;
+  }
   co_return co_await TakeBack(node);
 }
 

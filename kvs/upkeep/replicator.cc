@@ -78,7 +78,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     const Step peaceful = co_await AwaitPeace();
     if (peaceful != Step::kOk) continue;
     ++report_->passes;
-    report_->tables = 0;
+    report_->tables = report_->all_tables = 0;
     const Step swept = co_await Sweep(pool);
     if (swept != Step::kOk) {
       const auto is_dead = [this](const Replica& replica) { return kvs::IsDead(common_.node, replica); };
@@ -181,42 +181,41 @@ Task<Step> Replicator::Sweep(krcore::NodeId pool) {
 // know of the learner.
 Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  std::vector<uint32_t> found;
   for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kWindow) {
-    std::vector<uint32_t> found;
-    {
-      Operation& op = co_await epochs_.operations.LeaseOwnOperation();
-      const OperationLease lease(epochs_.operations, op);
-      batch_.Follow(op.batch);
-      batch_.Read(table_.directory.EntryAddress(begin), buffers.tail.data(), kWindow * sizeof(uint64_t));
-      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-      for (uint32_t i = 0; i < kWindow; ++i) {
-        if (DirectoryEntry(buffers.tail[i]).present()) found.push_back(begin + i);
-      }
+    Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+    const OperationLease lease(epochs_.operations, op);
+    batch_.Follow(op.batch);
+    batch_.Read(table_.directory.EntryAddress(begin), buffers.tail.data(), kWindow * sizeof(uint64_t));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    for (uint32_t i = 0; i < kWindow; ++i) {
+      if (DirectoryEntry(buffers.tail[i]).present()) found.push_back(begin + i);
     }
-    for (const uint32_t index : found) {
-      if (epochs_.own_work.closing) co_return Step::kRestart;
-      // The pin lets go from table to table.
-      Operation& op = co_await epochs_.operations.LeaseOwnOperation();
-      const OperationLease lease(epochs_.operations, op);
-      batch_.Follow(op.batch);
-      batch_.Read(table_.directory.EntryAddress(index), buffers.old.data(), sizeof(uint64_t));
+  }
+  report_->all_tables = found.size();
+  for (const uint32_t index : found) {
+    if (epochs_.own_work.closing) co_return Step::kRestart;
+    // The pin lets go from table to table.
+    Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+    const OperationLease lease(epochs_.operations, op);
+    batch_.Follow(op.batch);
+    batch_.Read(table_.directory.EntryAddress(index), buffers.old.data(), sizeof(uint64_t));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    const DirectoryEntry entry(buffers.old[0]);
+    std::vector<GlobalAddress> tables;
+    if (entry.has_subtable()) tables.push_back(entry.subtable());
+    if (entry.merging()) {
+      const GlobalAddress record = entry.merge_record();
+      if (record.node == pool) KVS_CO_RETURN_UNLESS_OK(co_await Bring(record, sizeof(MergeRecord), false));
+      batch_.Read(record, buffers.old.data(), sizeof(MergeRecord));
       KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-      const DirectoryEntry entry(buffers.old[0]);
-      std::vector<GlobalAddress> tables;
-      if (entry.has_subtable()) tables.push_back(entry.subtable());
-      if (entry.merging()) {
-        const GlobalAddress record = entry.merge_record();
-        if (record.node == pool) KVS_CO_RETURN_UNLESS_OK(co_await Bring(record, sizeof(MergeRecord), false));
-        batch_.Read(record, buffers.old.data(), sizeof(MergeRecord));
-        KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-        MergeRecord terms;
-        std::memcpy(&terms, buffers.old.data(), sizeof(terms));
-        tables = {terms.parent().subtable(), terms.child().subtable()};
-      }
-      for (const GlobalAddress table : tables) {
-        ++report_->tables;
-        KVS_CO_RETURN_UNLESS_OK(co_await BringTable(pool, table));
-      }
+      MergeRecord terms;
+      std::memcpy(&terms, buffers.old.data(), sizeof(terms));
+      tables = {terms.parent().subtable(), terms.child().subtable()};
+    }
+    for (const GlobalAddress table : tables) {
+      ++report_->tables;
+      KVS_CO_RETURN_UNLESS_OK(co_await BringTable(pool, table));
     }
   }
   co_return Step::kOk;

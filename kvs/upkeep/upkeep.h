@@ -122,6 +122,7 @@ class Drainer : private Part {
  private:
   Task<void> RunRound(int64_t timeout_ms);
   Task<Status> DrainInRounds(DrainOptions options, DrainReport* report);
+  Task<Status> DrainReplica(krcore::NodeId node, DrainOptions options, DrainReport* report);
   Task<Status> TakeBack(krcore::NodeId node);
 
   Epochs& epochs_;

@@ -23,6 +23,7 @@ class FakeStore final : public kvs::Store {
   kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
   kvs::Status PrepareClient(const kvs::ClientOptions& options) override;
   krcore::Node& node() override;
+  kvs::Status SetReplicas(uint32_t) override { return kvs::StatusCode::kUnsupported; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }
 
   // Called before every operation ("get", "put", "insert", "update", "delete"). If it does not return Ok, that is the

@@ -111,7 +111,9 @@ void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* 
     if (node.announcement) node.announcement->flags &= ~Announcement::kHome;  // below, the configuration tells
     if (!IsMemory(node) || !Reachable(node)) continue;
     const bool removed = node.announcement && (node.announcement->flags & Announcement::kRemoved) != 0;
-    node.place = removed ? "removed" : "spare";
+    const bool leaving = node.announcement && configuration.IsLeaving({node.id, node.announcement->incarnation});
+    node.place = leaving ? "drained" : removed ? "removed" : "spare";
+    if (leaving) node.state = "drained";
   }
   for (const kvs::PoolView& pool : configuration.pools) {
     const auto add = [&](const kvs::Replica& replica, const char* place) {
@@ -125,6 +127,7 @@ void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* 
       }
       node->pool = pool.pool;
       node->place = place;
+      if (configuration.IsLeaving(replica) && Reachable(*node)) node->state = "draining";
       const bool is_home = pool.pool == configuration.home && replica == pool.chain.front();
       if (is_home && node->announcement) node->announcement->flags |= Announcement::kHome;
     };
@@ -134,7 +137,9 @@ void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* 
     }
     if (pool.learner.exists()) add(pool.learner, "learner");
     // Those that have died and that nobody has missed yet do not count.
-    const auto living = std::ranges::count_if(pool.chain, [&](const auto& replica) { return !IsDead(replica); });
+    const auto lives = [&](const kvs::Replica& replica) { return !IsDead(replica); };
+    const auto stays = [&](const kvs::Replica& replica) { return lives(replica) && !configuration.IsLeaving(replica); };
+    const auto living = std::ranges::count_if(pool.chain, lives), staying = std::ranges::count_if(pool.chain, stays);
     if (living == 0) {
       std::string nodes;
       for (const kvs::Replica& replica : pool.chain) {
@@ -142,9 +147,15 @@ void Cluster::AddReplicas(const kvs::Configuration& configuration, ClusterView* 
       }
       view->problems.push_back("pool " + std::to_string(pool.pool) + " has no living replica: start memory node " +
                                nodes + " again, with its memory");
-    } else if (pool.in_use && living < configuration.replicas) {
-      view->problems.push_back("pool " + std::to_string(pool.pool) + " has " + std::to_string(living) + " of " +
+    } else if (pool.in_use && staying < configuration.replicas) {
+      view->problems.push_back("pool " + std::to_string(pool.pool) + " has " + std::to_string(staying) + " of " +
                                std::to_string(configuration.replicas) + " replicas");
+    } else if (const size_t domains = configuration.DomainsOf(pool); pool.in_use && domains != 0) {
+      const size_t wanted = std::min<size_t>(configuration.replicas, configuration.Domains());
+      if (domains < wanted) {
+        view->problems.push_back("pool " + std::to_string(pool.pool) + " is in " + std::to_string(domains) + " of " +
+                                 std::to_string(wanted) + " failure domains");
+      }
     }
   }
 }

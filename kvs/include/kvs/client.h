@@ -167,6 +167,10 @@ struct DrainReport {
   uint64_t tables_left = 0;  // subtables there
   uint64_t tables_moved = 0, blocks_moved = 0, bytes_moved = 0;
   uint64_t rounds = 0;
+  // Where pools are mirrored, these in place of the counts:
+  bool mirrored = false;
+  uint32_t pool = 0;   // of the replica that is there; 0: none
+  bool waits = false;  // no memory node is there that could take its place
 };
 
 // How long the parts of making a client took, in nanoseconds, in this order. What was done in advance
@@ -243,6 +247,9 @@ class Client : public krcore::OfOneProcess {
   //                 of this one. report->closed tells whether it is in use meanwhile
   //   kExists       another client gave memory back the whole time, or this one already drains a node
   //   kBadState     it was taken back into use meanwhile
+  // Where pools are mirrored, another memory node joins the pool of its replica, which then leaves. This waits until
+  // there is one without a replica. Any memory node can be drained so, and the others go on with it if this client
+  // ends. kUnavailable: it was stopped, or started again, which takes it back into use.
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
   // Takes a memory node back into use that is being drained, or was drained. One that was stopped is in use when it
   // joins again. kNotFound: no such memory node has joined. kUnavailable: it, or the home, cannot be reached.
@@ -300,6 +307,11 @@ class Store : public krcore::OfOneProcess {
   // place at the store's home. If nobody takes it, it ends with the Store. Blocks while it does this. Does nothing with
   // the control plane "verbs". Fails like NewClient.
   virtual Status PrepareClient(const ClientOptions& options = {}) = 0;
+  // Where pools are mirrored: how many replicas each is to have from now on, 1 to 3. Memory nodes without a replica
+  // join pools that lack one, and replicas that are too many leave; this does not wait for them. Blocks for one change
+  // of the fabric's record, up to StoreOptions::open_timeout_ms. kUnsupported: the store's pools are not mirrored.
+  // kInvalidArgument. kTimeout, kUnavailable: it may be done.
+  virtual Status SetReplicas(uint32_t replicas) = 0;
   // The node that the clients share. With "verbs" each Client has one of its own.
   virtual krcore::Node& node() = 0;
   // What DC in software has done so far for that node; nothing where there is no DC in software. Requests sent

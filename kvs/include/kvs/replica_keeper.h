@@ -27,7 +27,8 @@ enum class ReplicaState : uint8_t {
   kSpare,    // of no pool yet
   kLearner,  // it is being brought up to date
   kMember,   // it has all that its pool has; of a new pool, which others may still have to join
-  kRemoved,  // others went on without it: nobody uses its memory any more, whatever it holds
+  kRemoved,  // the others go on without it: nobody uses its memory any more, whatever it holds
+  kDrained,  // the same, or it was a spare; it joins no pool until it is taken back into use (Client::UndrainNode)
 };
 std::string_view ReplicaStateName(ReplicaState state);
 
@@ -35,18 +36,21 @@ struct ReplicaKeeperStats {
   ReplicaState state = ReplicaState::kSpare;
   uint32_t pool = 0;          // of a learner or member
   bool is_home = false;       // that pool is the home, and this replica is its head
-  uint32_t replicas = 0;      // of that pool, a learner left out; as it was when this was last looked at
+  uint32_t replicas = 0;      // of that pool, those that are to stay; as it was when this was last looked at
   uint32_t wanted = 0;        // how many each pool is to have
   uint64_t passes = 0;        // over all that the pool has, begun; more than one if clients are lost meanwhile
   uint64_t words_pushed = 0;  // that the learner lacked
   uint64_t tables = 0;        // looked through in this pass
+  uint64_t all_tables = 0;    // that this pass looks through, about; 0: not known yet
 };
 
 class ReplicaKeeper {
  public:
   // `memory_node` exposes `region`, which is fresh (zeroes), or is a replica already; it is published. All three must
-  // outlive the keeper. kBadState: the store's pools are not mirrored.
-  static Result<std::unique_ptr<ReplicaKeeper>> Create(Store& store, krcore::Node& memory_node, krcore::Region& region);
+  // outlive the keeper. Where there are several failure domains, a pool's replicas are brought into different ones.
+  // `domain`: the node's, any name. kBadState: the store's pools are not mirrored.
+  static Result<std::unique_ptr<ReplicaKeeper>> Create(Store& store, krcore::Node& memory_node, krcore::Region& region,
+                                                       std::string_view domain = "");
   // Blocks for the few round trips in which it gives up what it is doing.
   virtual ~ReplicaKeeper() = default;
 

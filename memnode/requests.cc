@@ -1,4 +1,6 @@
-#include "memnode/drain.h"
+#include "memnode/requests.h"
+
+#include <glog/logging.h>
 
 #include <cstdio>
 #include <memory>
@@ -10,7 +12,6 @@
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "kvs/client.h"
-#include "kvs/memory/remote_pool.h"
 
 namespace memnode {
 namespace {
@@ -19,6 +20,7 @@ constexpr int64_t kProgressNs = 1'000'000'000;
 constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // a year: until somebody stops it
 
 const char* WhatNow(const kvs::DrainReport& report) {
+  if (report.mirrored) return "The memory nodes go on with it, until you run --undrain.";
   return report.closed ? "Clients take no more memory on it. Run --drain again to go on, or --undrain to use it again."
                        : "Clients may still take memory on it, so it may be in use as before.";
 }
@@ -28,22 +30,20 @@ struct Attached {
   std::unique_ptr<kvs::Client> client;  // closed before the store
 };
 
-krcore::Result<Attached> Attach(const Options& options) {
-  Attached attached;
+krcore::Result<std::unique_ptr<kvs::Store>> OpenStore(const Options& options) {
   kvs::StoreOptions open{.control_plane = options.control_plane, .open_timeout_ms = options.wait_ms};
   cli::SetFabric(&open);
-  auto store = kvs::Store::Open(open);
+  return kvs::Store::Open(open);
+}
+
+krcore::Result<Attached> Attach(const Options& options) {
+  Attached attached;
+  auto store = OpenStore(options);
   if (!store.ok()) return store.status();
   attached.store = std::move(*store);
   auto client = attached.store->NewClient({.max_in_flight = 4, .address_cache_entries = 0});
   if (!client.ok()) return client.status();
   attached.client = std::move(*client);
-  if (kvs::ReadConfiguration(attached.store->node(), {}).ok()) {
-    return krcore::Status(
-        krcore::StatusCode::kUnsupported,
-        "the store's pools are mirrored: a memory node of such a store cannot be drained yet (just stop "
-        "it when its pool has another replica)");
-  }
   return attached;
 }
 
@@ -52,6 +52,14 @@ kvs::Task<void> RunDrain(kvs::Client& client, krcore::NodeId node, kvs::DrainRep
 }
 
 void Print(const char* what, const Options& options, const kvs::DrainReport& report) {
+  if (report.mirrored) {
+    std::printf("%s fabric=%s node=%u pool=%u\n", what, options.fabric.c_str(), options.drain, report.pool);
+    std::fflush(stdout);
+    if (report.waits) {
+      LOG_FIRST_N(WARNING, 1) << "no memory node can take its place: start one, with as much --memory at least";
+    }
+    return;
+  }
   std::printf(
       "%s fabric=%s node=%u chunks_left=%llu tables_left=%llu tables_moved=%llu blocks_moved=%llu "
       "bytes_moved=%llu\n",
@@ -111,6 +119,15 @@ int Undrain(const Options& options) {
     return cli::Fail(status, stopped ? "If the memory node was stopped, just start it: then it is in use again." : "");
   }
   std::printf("undrained fabric=%s node=%u\n", options.fabric.c_str(), options.undrain);
+  return 0;
+}
+
+int SetReplicas(const Options& options) {
+  const auto store = OpenStore(options);
+  if (!store.ok()) return cli::FailToOpen(store.status());
+  const krcore::Status status = (*store)->SetReplicas(options.set_replicas);
+  if (!status.ok()) return cli::Fail(status);
+  std::printf("set fabric=%s replicas=%u\n", options.fabric.c_str(), options.set_replicas);
   return 0;
 }
 

@@ -1,7 +1,6 @@
-// --drain and --undrain: an operator's requests about one memory node of a running fabric, carried out by a client of
-// the store. The memory node itself takes no part.
-#ifndef MEMNODE_DRAIN_H_
-#define MEMNODE_DRAIN_H_
+// --drain, --undrain and --set_replicas: an operator's requests to a running store, made by a client.
+#ifndef MEMNODE_REQUESTS_H_
+#define MEMNODE_REQUESTS_H_
 
 #include "memnode/options.h"
 
@@ -12,7 +11,9 @@ namespace memnode {
 int Drain(const Options& options);
 // Takes memory node options.undrain back into use. Returns the exit status.
 int Undrain(const Options& options);
+// Sets how many replicas each pool is to have. Returns the exit status.
+int SetReplicas(const Options& options);
 
 }  // namespace memnode
 
-#endif  // MEMNODE_DRAIN_H_
+#endif  // MEMNODE_REQUESTS_H_
