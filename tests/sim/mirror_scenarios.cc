@@ -266,7 +266,7 @@ std::vector<Scenario> MirrorScenarios() {
       {"ReaderThatHasAcknowledged", {Mutation::kPostsToClosed}, 8, ReaderThatHasAcknowledged},
       {"HopThatArrivesBehindTheLease", {Mutation::kHopsWithoutLease}, 4, HopThatArrivesBehindTheLease},
       {"HopWhileAViewIsAcknowledged", {Mutation::kAcknowledgedEarly}, 16, HopWhileAViewIsAcknowledged},
-      {"LateCasWhileAReplicaJoins", {Mutation::kPromotionUnchecked}, 32, LateCasWhileAReplicaJoins},
+      {"LateCasWhileAReplicaJoins", {Mutation::kPromotionUnchecked}, 20, LateCasWhileAReplicaJoins},
       {"BlockOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, BlockOfAWordAtTheHead},
   };
 }

@@ -33,7 +33,7 @@ struct NodeView {
   std::optional<double> operations_per_s;  // of a compute node, once there are two samples
   // Of a memory node, where pools are mirrored.
   krcore::NodeId pool = krcore::kNoNode;  // kNoNode: it is in none
-  std::string place;                      // only, head, middle, tail, learner, spare, removed, drained; empty: not mirrored
+  std::string place;  // only, head, middle, tail, learner, spare, removed, drained; empty: not mirrored
 };
 
 struct ClusterView {
