@@ -1,6 +1,6 @@
 // A client process that may be killed at any time, and yet it is known what the store must hold. It has keys of its
-// own, and notes each write in a file before the write begins and when it has ended. Its successor goes on with that
-// file.
+// own, takes them by Zipf's law as YCSB does, and notes each write in a file before the write begins and when it has
+// ended. Its successor goes on with that file.
 //
 //   chaos_writer FABRIC CONTROL_PLANE LEDGER WRITER KEYS SEED
 // Works until "quit" or the end of stdin. "verify" on stdin makes it read every key, retrying while the store cannot be
@@ -31,6 +31,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "ycsb/workload/generators.h"
 
 namespace {
 
@@ -92,7 +94,12 @@ struct Write {
 class Writer {
  public:
   Writer(kvs::StoreOptions options, Ledger* ledger, std::string prefix, uint64_t seed)
-      : options_(std::move(options)), ledger_(*ledger), prefix_(std::move(prefix)), random_(seed) {}
+      : options_(std::move(options)),
+        ledger_(*ledger),
+        prefix_(std::move(prefix)),
+        random_(seed),
+        keys_(ledger->size(), /*theta=*/0.99),
+        key_random_(seed) {}
 
   // Returns false if it found, and printed, a contradiction.
   bool Step() {
@@ -188,7 +195,7 @@ class Writer {
   std::vector<size_t> SomeKeys() {
     std::vector<size_t> keys;
     while (keys.size() < kAtOnce) {
-      const size_t key = random_() % ledger_.size();
+      const size_t key = keys_.Next(key_random_);
       if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
     }
     return keys;
@@ -274,7 +281,7 @@ class Writer {
 
   void Alone() {
     // A key that does not answer is asked again soon, so that it is known for how long it does not.
-    const size_t key = silent_since_.empty() ? random_() % ledger_.size() : silent_since_.begin()->first;
+    const size_t key = silent_since_.empty() ? keys_.Next(key_random_) : silent_since_.begin()->first;
     if (Chance(2)) {
       std::string value;
       const auto begin = Clock::now();
@@ -339,6 +346,8 @@ class Writer {
   Ledger& ledger_;
   const std::string prefix_;
   std::mt19937_64 random_;
+  const ycsb::ScrambledZipfian keys_;
+  ycsb::Random key_random_;
   std::unique_ptr<kvs::Store> store_;
   std::unique_ptr<kvs::Client> client_;
   Counts counts_;

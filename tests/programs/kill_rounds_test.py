@@ -5,7 +5,7 @@ Usage: kill_rounds_test.py [--rounds=N] [--keys=N] [--seed=N] [--verbose], in th
 build.
 
 A round kills (SIGKILL) the holder of one role, removes its memory, starts another one, and waits until each pool has
-its two replicas again. Then each writer (chaos_writer.cc: half reads, half writes) reads all its keys. Every second
+its two replicas again. Then each writer (chaos_writer.cc: half reads, half writes, by Zipf's law) reads all its keys. Every second
 round also stops (SIGSTOP) a writer before the kill, for up to 1.7 s. N rounds for each role; at the end there is a table.
 """
 
