@@ -1,7 +1,7 @@
 #include "bench/peers/peer.h"
 
 #include <algorithm>
-#include <iterator>
+#include <span>
 #include <string_view>
 
 namespace peers {
@@ -25,6 +25,12 @@ uint32_t MemoryNodesOf(const std::string& name) {
   return number[0] >= '2' && number[0] <= '8' ? static_cast<uint32_t>(number[0] - '0') : 0;
 }
 
+constexpr Named kMirrored[] = {
+    {"surgekv-r1", [](const Shape& shape) { return MakeSurgekvMirrored(1, false, shape); }},
+    {"surgekv-r2", [](const Shape& shape) { return MakeSurgekvMirrored(2, false, shape); }},
+    {"surgekv-r3", [](const Shape& shape) { return MakeSurgekvMirrored(3, false, shape); }},
+    {"surgekv-r2-learner", [](const Shape& shape) { return MakeSurgekvMirrored(2, true, shape); }}};
+
 }  // namespace
 
 std::vector<std::string> PeerNames() {
@@ -34,14 +40,15 @@ std::vector<std::string> PeerNames() {
 }
 
 bool IsPeer(const std::string& name) {
-  return MemoryNodesOf(name) > 1 ||
-         std::any_of(std::begin(kPeers), std::end(kPeers), [&](const Named& peer) { return name == peer.name; });
+  const auto has_it = [&](const Named& peer) { return name == peer.name; };
+  return MemoryNodesOf(name) > 1 || std::ranges::any_of(kPeers, has_it) || std::ranges::any_of(kMirrored, has_it);
 }
 
 krcore::Result<std::unique_ptr<Peer>> MakePeer(const std::string& name, const Shape& shape) {
   if (const uint32_t nodes = MemoryNodesOf(name); nodes > 1) return MakeSurgekvOver(nodes, shape);
-  for (const Named& peer : kPeers) {
-    if (name == peer.name) return peer.make(shape);
+  for (const std::span<const Named> all : {std::span<const Named>(kPeers), std::span<const Named>(kMirrored)}) {
+    const auto peer = std::ranges::find_if(all, [&](const Named& each) { return name == each.name; });
+    if (peer != all.end()) return peer->make(shape);
   }
   return krcore::Status(krcore::StatusCode::kInvalidArgument, "there is no peer \"" + name + "\"");
 }

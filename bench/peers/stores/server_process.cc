@@ -116,9 +116,12 @@ bool ServerProcess::Ended() {
   return pid_ == 0;
 }
 
+void ServerProcess::Freeze() { kill(pid_, SIGSTOP); }
+
 ServerProcess::~ServerProcess() {
   if (Ended()) return;
   kill(pid_, SIGTERM);
+  kill(pid_, SIGCONT);
   if (Await(kPatienceToEnd, [this] { return Ended(); })) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);

@@ -47,6 +47,8 @@ class ServerProcess {
   krcore::Status AwaitOutput(const std::string& text);
   // A connection to the unix socket at `path`, which it will listen on. Blocks as AwaitOutput.
   krcore::Result<int> Connect(const std::string& path);
+  // Stops it (SIGSTOP) until it is to end.
+  void Freeze();
   // Memory that it has in use, from the kernel.
   uint64_t ResidentBytes() const;
 

@@ -14,7 +14,9 @@
 #include "bench/peers/map_at_once.h"
 #include "bench/peers/peer.h"
 #include "bench/peers/stores/server_process.h"
+#include "krcore/clock.h"
 #include "krcore/rnic/sw/shm_file.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace peers {
 namespace {
@@ -98,6 +100,21 @@ class SurgekvPeer final : public Peer {
     return bytes;
   }
 
+  // Stops the last memory node's process while its memory is a learner's, which it then stays.
+  Status FreezeLearner() {
+    const auto deadline = krcore::Deadline::After(*krcore::RealClock(), 60'000'000'000);
+    for (bool frozen = false; !deadline.Passed(*krcore::RealClock());) {
+      const auto configuration = kvs::ReadConfiguration(store_->node(), deadline);
+      if (!configuration.ok()) return configuration.status();
+      if (!configuration->pools.front().learner.exists()) continue;
+      if (!frozen) memory_nodes_.back()->Freeze();
+      frozen = true;
+      if (configuration->active) return Status::Ok();
+      (void)store_->NewClient();  // goes on with the view, of which perhaps nobody else knows
+    }
+    return krcore::StatusCode::kTimeout;
+  }
+
  private:
   std::vector<std::unique_ptr<ServerProcess>> memory_nodes_;
   std::unique_ptr<Store> store_;
@@ -111,12 +128,14 @@ void SurgekvSession::Run(Requests& requests, uint32_t in_flight) {
   client_->Drain();
 }
 
-Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes, uint32_t node) {
+Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes, uint32_t node,
+                                                       const std::vector<std::string>& more) {
   const uint64_t mib = (bytes + kMib - 1) / kMib;
   const std::string number = std::to_string(node);
   std::vector<std::string> arguments = {"--fabric=" + fabric, "--node=" + number, "--hugepages=off",
                                         "--memory=" + std::to_string(mib) + "M"};
   if (node == 1) arguments.emplace_back("--metaserver");
+  arguments.insert(arguments.end(), more.begin(), more.end());
   auto started = ServerProcess::Start("memnode", arguments);
   if (!started.ok()) return started.status();
   KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
@@ -136,6 +155,29 @@ std::string UniqueFabric() {
 
 Result<std::unique_ptr<Peer>> MakeSurgekv(const Shape& shape) { return MakeSurgekvOver(1, shape); }
 
+// The store of these memory nodes, each of which must be ready.
+Result<std::unique_ptr<Peer>> OpenPeer(const std::string& fabric, std::vector<std::unique_ptr<ServerProcess>> started) {
+  auto store = Store::Open({.fabric = fabric, .open_timeout_ms = 60'000});
+  if (!store.ok()) return store.status();
+  return std::unique_ptr<Peer>(std::make_unique<SurgekvPeer>(std::move(started), *std::move(store)));
+}
+
+Result<std::unique_ptr<Peer>> MakeSurgekvMirrored(uint32_t replicas, bool learner, const Shape& shape) {
+  const std::string fabric = UniqueFabric();
+  const uint64_t bytes = kLeastBytes + shape.most_records() * (shape.data_bytes() + kBesidesBytes);
+  const uint32_t nodes = replicas + (learner ? 1 : 0);
+  std::vector<std::unique_ptr<ServerProcess>> started;
+  for (uint32_t node = 1; node <= nodes; ++node) {
+    auto memory_node = StartMemoryNode(fabric, bytes, node, {"--replicas=" + std::to_string(nodes)});
+    if (!memory_node.ok()) return memory_node.status();
+    started.push_back(*std::move(memory_node));
+    if (node <= replicas) KRCORE_RETURN_IF_ERROR(started.back()->AwaitOutput("a replica of pool 1"));
+  }
+  auto peer = OpenPeer(fabric, std::move(started));
+  if (peer.ok() && learner) KRCORE_RETURN_IF_ERROR(static_cast<SurgekvPeer&>(**peer).FreezeLearner());
+  return peer;
+}
+
 Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape& shape) {
   const std::string fabric = UniqueFabric();
   const uint64_t bytes = shape.most_records() * (shape.data_bytes() + kBesidesBytes) / memory_nodes;
@@ -145,9 +187,7 @@ Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape
     if (!memory_node.ok()) return memory_node.status();
     started.push_back(*std::move(memory_node));
   }
-  auto store = Store::Open({.fabric = fabric, .open_timeout_ms = 60'000});
-  if (!store.ok()) return store.status();
-  return std::unique_ptr<Peer>(std::make_unique<SurgekvPeer>(std::move(started), *std::move(store)));
+  return OpenPeer(fabric, std::move(started));
 }
 
 }  // namespace peers

@@ -26,9 +26,10 @@ class SurgekvSession final : public Session {
 };
 
 // A memory node of a fabric, the first of which, 1, hosts its metadata server; ready, and in huge pages where the
-// kernel has some.
+// kernel has some. `more`: further flags.
 krcore::Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric, uint64_t bytes,
-                                                               uint32_t node = 1);
+                                                               uint32_t node = 1,
+                                                               const std::vector<std::string>& more = {});
 // A name that no other fabric of this machine has.
 std::string UniqueFabric();
 
