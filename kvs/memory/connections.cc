@@ -13,7 +13,10 @@ using krcore::Completion;
 using krcore::WcStatus;
 
 void Batch::AddLater(krcore::NodeId node, Verb verb) {
-  if (connections_->mirrored()) return AddNoted(node, verb);
+  if (connections_->mirrored()) {
+    --size_;  // Add has counted it
+    return AddMirrored(node, verb, Word::kAnyones, nullptr);
+  }
   if (Stale()) return Discarded(node, 1);
   if (!connections_->Reach(node)) return Fail(node, Outcome::kUnavailable);
   at_once_ = AtOnce::kNo;

@@ -145,7 +145,8 @@ class Batch {
   friend class Connections;
   // ---- mirrored pools (mirrored_batch.cc)
   void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at = ReadAt::kTail);
-  void AddNoted(krcore::NodeId pool, const Verb& verb);
+  // Adds READs that can go to the pool's tail at once, and notes them. False: they cannot.
+  bool AddNoted(krcore::NodeId pool, std::span<const Verb> verbs);
   // Posts what can be posted now. False: nothing, because all is done or lost.
   bool PostRound();
   // Takes what a round has brought, and goes on. False: all is done or lost.
@@ -419,6 +420,8 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
     Connections::Peer* const peer = connections_->PeerWithRoom(node, this, kCount);
     if (peer != nullptr) [[likely]]
       return Connections::Add(*this, *peer, verbs);
+  } else if (at_once_ == AtOnce::kNoted && AddNoted(node, verbs)) {
+    return;
   }
   for (const Verb& verb : verbs) AddLater(node, verb);
 }

@@ -93,20 +93,18 @@ struct Batch::Round {
 
 bool Batch::Outlived() const { return connections_->mirrored() && began_ < connections_->views_->heads_since(); }
 
-// A READ goes to the tail at once if nothing that has to be done before is in the way. (Add has counted it.)
-void Batch::AddNoted(NodeId pool, const Verb& verb) {
+bool Batch::AddNoted(NodeId pool, std::span<const Verb> verbs) {
+  if (in_rounds_ || verbs[0].opcode != Opcode::kRead || Mutated(Mutation::kReadHead)) return false;
   const PoolChain* const chain = connections_->views_->Find(pool);
-  if (at_once_ == AtOnce::kNoted && !in_rounds_ && verb.opcode == Opcode::kRead && chain != nullptr &&
-      (!chain->closed || Mutated(Mutation::kPostsToClosed)) && !Mutated(Mutation::kReadHead)) {
-    Connections::Peer& peer = connections_->peers_[chain->tail().node];
-    if (peer.connected && connections_->HasRoom(peer, this, 1)) {
-      Connections::Add<1>(*this, peer, {verb});
-      noted_.push_back({verb, pool, chain->tail().node});
-      return;
-    }
+  if (chain == nullptr || (chain->closed && !Mutated(Mutation::kPostsToClosed))) return false;
+  const NodeId tail = chain->tail().node;
+  Connections::Peer& peer = connections_->peers_[tail];
+  if (!peer.connected || !connections_->HasRoom(peer, this, verbs.size())) return false;
+  for (const Verb& verb : verbs) {
+    Connections::Add<1>(*this, peer, {verb});
+    noted_.push_back({verb, pool, tail});
   }
-  --size_;
-  AddMirrored(pool, verb, Word::kAnyones, nullptr);
+  return true;
 }
 
 void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at) {
