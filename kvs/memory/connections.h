@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <coroutine>
 #include <cstdint>
 #include <deque>
@@ -350,9 +351,13 @@ class Connections {
   uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
-  static constexpr uint64_t kCopyBytes = uint64_t{64} << 10;
-  bool HasCopyBuffer();
-  krcore::Sge CopyBuffer(uint64_t bytes) const;
+  // What words name is copied through buffers of their own. -1: all are taken, or there is no memory.
+  static constexpr uint64_t kCopyBytes = uint64_t{8} << 10;
+  static constexpr uint32_t kCopyBuffers = 32;
+  int TakeCopyBuffer();
+  // Call it when the CAS has no use for it any more, if it has one.
+  void ReleaseCopyBuffer(MirroredVerb& mirrored);
+  krcore::Sge CopyBuffer(int buffer, uint64_t bytes) const;
   // Lets the batches go on that have ended a round or wait.
   void GoOnWithBatches();
   // Adds verbs of the batch to the peer's outbox.
@@ -388,8 +393,8 @@ class Connections {
   Views* views_ = nullptr;
   uint64_t view_number_ = 0;  // views_->number(), or 0; here, so that renewing a batch needs no branch
   uint32_t under_way_ = 0;
-  std::unique_ptr<krcore::Region> copy_buffer_;  // of kCopyBytes, made when first needed
-  MirroredVerb* copying_ = nullptr;              // whose it is
+  std::unique_ptr<krcore::Region> copy_region_;  // of all buffers, made when first needed
+  std::bitset<kCopyBuffers> copying_;            // those that are taken
   krcore::PostGate* lease_ = nullptr;
   uint32_t registration_ = 0;
   krcore::NodeId last_failed_ = krcore::kNoNode;

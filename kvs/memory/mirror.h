@@ -99,6 +99,7 @@ struct MirroredVerb {
   NamedMemory copy;
   uint64_t copied_bytes = 0;
   bool copies_own = false;   // it is memory of one's own word
+  int copy_buffer = -1;      // of Connections; -1: it has none
   uint64_t copy_since = 0;   // of the chain to which it is copied
   uint64_t copied_word = 0;  // what this word names has been copied; 0, which names nothing: no word
   Phase behind_copy = Phase::kHop;

@@ -139,11 +139,11 @@ Verb Batch::NextVerb(const MirroredVerb& mirrored) const {
   }
   const uint64_t piece = std::min(mirrored.copy.bytes - mirrored.copied_bytes, Connections::kCopyBytes);
   return {mirrored.phase == Phase::kCopyRead ? Opcode::kRead : Opcode::kWrite,
-          mirrored.copy.address.offset + mirrored.copied_bytes, connections_->CopyBuffer(piece)};
+          mirrored.copy.address.offset + mirrored.copied_bytes, connections_->CopyBuffer(mirrored.copy_buffer, piece)};
 }
 
 // Makes a CAS that would put a word in place whose memory a learner may lack copy that first, and one with a word of
-// its own also to replicas that were learners since it began. False: it waits, because another one is copying; or it is
+// its own also to replicas that were learners since it began. False: it waits, because others are copying; or it is
 // lost.
 bool Batch::BeginCopy(MirroredVerb& mirrored) {
   using Phase = MirroredVerb::Phase;
@@ -151,7 +151,7 @@ bool Batch::BeginCopy(MirroredVerb& mirrored) {
   if (mirrored.phase == Phase::kCopyRead || mirrored.phase == Phase::kCopyWrite) {
     const PoolChain* const chain = connections_->views_->Find(mirrored.copy.address.node);
     if (chain->since == mirrored.copy_since) return true;
-    connections_->copying_ = nullptr;  // the learner is gone, or is none any more
+    connections_->ReleaseCopyBuffer(mirrored);  // the learner is gone, or is none any more
     mirrored.phase = mirrored.behind_copy;
   }
   const uint64_t word = mirrored.NextWord();
@@ -173,8 +173,8 @@ bool Batch::BeginCopy(MirroredVerb& mirrored) {
   } else if (!chain->learner.exists()) {
     return true;
   }
-  if (connections_->copying_ != nullptr || !connections_->HasCopyBuffer()) return false;
-  connections_->copying_ = &mirrored;
+  mirrored.copy_buffer = connections_->TakeCopyBuffer();
+  if (mirrored.copy_buffer < 0) return false;
   mirrored.copy = named;
   mirrored.copied_bytes = 0;
   mirrored.copies_own = own;
@@ -189,7 +189,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
   using Phase = MirroredVerb::Phase;
   if (mirrored.phase == Phase::kCopyRead) {
     if (std::exchange(mirrored.copy.is_large, false)) {
-      const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(0).addr));
+      const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(mirrored.copy_buffer, 0).addr));
       mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
       return;  // a large block is longer than what has been read: read it anew
     }
@@ -201,7 +201,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
   if (mirrored.copied_bytes < mirrored.copy.bytes) return;
   mirrored.phase = mirrored.behind_copy;
   mirrored.copied_word = mirrored.NextWord();
-  connections_->copying_ = nullptr;
+  connections_->ReleaseCopyBuffer(mirrored);
 }
 
 // Asks for the verb where it is aimed at. False: there is no room.
@@ -233,7 +233,7 @@ bool Batch::PostHop(MirroredVerb& mirrored) {
 void Batch::EndVerb(MirroredVerb& mirrored, MirroredVerb::State state) {
   mirrored.state = state;
   if (std::exchange(mirrored.under_way, false)) --connections_->under_way_;
-  if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
+  connections_->ReleaseCopyBuffer(mirrored);
 }
 
 // Brings a CAS to where its next verb can be posted, or ends it. False: it has to wait.
@@ -242,8 +242,8 @@ bool Batch::MakeReady(MirroredVerb& mirrored, const PoolChain& chain) {
   if (mirrored.state != MirroredVerb::State::kOpen) return false;
   if (!connections_->views_->closed_to_new() || mirrored.under_way) return BeginCopy(mirrored);
   // Those that are under way may have to copy before they can end.
-  if (connections_->copying_ == &mirrored) {
-    connections_->copying_ = nullptr;
+  if (mirrored.copy_buffer >= 0) {
+    connections_->ReleaseCopyBuffer(mirrored);
     mirrored.phase = mirrored.behind_copy;
   }
   return false;
@@ -258,7 +258,7 @@ void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
   if (chain == nullptr) return EndVerb(mirrored, State::kLost);
   bool ready = !chain->closed || may_post_to_closed;
   if (ready && mirrored.since != chain->since) {
-    if (connections_->copying_ == &mirrored) connections_->copying_ = nullptr;
+    connections_->ReleaseCopyBuffer(mirrored);
     mirrored.GoOnAlong(*chain);
   }
   ready = ready && (!is_cas || MakeReady(mirrored, *chain));
@@ -286,8 +286,6 @@ void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
 }
 
 bool Batch::PostRound() {
-  // Room for the READs that may have to be asked again: copying_ points to one of these verbs.
-  mirrored_.reserve(mirrored_.size() + noted_.size());
   Round round;
   const bool gives_up = Stale() || WaitsTooLong();
   for (MirroredVerb& mirrored : mirrored_) {
@@ -420,16 +418,27 @@ void Connections::GoOnWithBatches() {
   }
 }
 
-krcore::Sge Connections::CopyBuffer(uint64_t bytes) const {
-  return {reinterpret_cast<uint64_t>(copy_buffer_->bytes().data()), static_cast<uint32_t>(bytes), copy_buffer_->lkey()};
+int Connections::TakeCopyBuffer() {
+  if (copy_region_ == nullptr) {
+    auto region = node_.CreateRegion({.length = kCopyBuffers * kCopyBytes});
+    if (!region.ok()) return -1;
+    copy_region_ = *std::move(region);
+  }
+  for (uint32_t i = 0; i < kCopyBuffers; ++i) {
+    if (copying_[i]) continue;
+    copying_[i] = true;
+    return static_cast<int>(i);
+  }
+  return -1;
 }
 
-bool Connections::HasCopyBuffer() {
-  if (copy_buffer_ != nullptr) return true;
-  auto region = node_.CreateRegion({.length = kCopyBytes});
-  if (!region.ok()) return false;
-  copy_buffer_ = *std::move(region);
-  return true;
+void Connections::ReleaseCopyBuffer(MirroredVerb& mirrored) {
+  if (mirrored.copy_buffer >= 0) copying_[static_cast<uint32_t>(std::exchange(mirrored.copy_buffer, -1))] = false;
+}
+
+krcore::Sge Connections::CopyBuffer(int buffer, uint64_t bytes) const {
+  const auto at = reinterpret_cast<uint64_t>(copy_region_->bytes().data()) + static_cast<uint64_t>(buffer) * kCopyBytes;
+  return {at, static_cast<uint32_t>(bytes), copy_region_->lkey()};
 }
 
 bool Connections::IdleForViews(const Views& views) {
