@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "kvs/client/client_core.h"
 #include "kvs/layout/configuration.h"
@@ -112,7 +113,7 @@ TEST(PendingViews, AreNotWaitedForByAHousekeeperThatHasSwept) {
     last = GoOn(stage, sweep, [&](int) { return HasEnded(stage, sweep); });
     ASSERT_TRUE(HasEnded(stage, sweep));
   }
-  for (int before = 1; before <= 3; ++before) {
+  for (int before = 1; before <= 2; ++before) {
     Stage stage(kMirrored);
     const Sweep sweep = BeginSweep(stage);
     GoOn(stage, sweep, [&](int rounds) { return rounds == last - before; });
@@ -163,7 +164,7 @@ TEST(PendingViews, AreNotWaitedForByAKeeperWhoseReplicaHasJoined) {
     for (; last < 10'000 && !IsMember(stage); ++last) stage.StepKeeper();
     ASSERT_TRUE(IsMember(stage));
   }
-  for (int before = 1; before <= std::min(last, 3); ++before) {
+  for (int before = 1; before <= std::min(last, 2); ++before) {
     Stage stage(kMirrored);
     const Joined joined = JoinReplica(stage);
     for (int i = 0; i < last - before; ++i) stage.StepKeeper();
@@ -176,6 +177,50 @@ TEST(PendingViews, AreNotWaitedForByAKeeperWhoseReplicaHasJoined) {
     }
     EXPECT_TRUE(IsMember(stage));
     EXPECT_FALSE(stage.keeper().is_client);
+  }
+}
+
+// A client without a lease cannot end its CASes, and acknowledges no view in which a replica joins. If the joiner did
+// not wait for its heartbeat, all would wait for 1.5 leases.
+TEST(PendingViews, InWhichAReplicaJoinsComeWhenAllClientsHaveTheirLease) {
+  for (const bool is_learner : {false, true}) {
+    for (const uint32_t polls : {4u, 6u}) {  // until the CAS of the slow client is under way
+      SCOPED_TRACE((is_learner ? "as the learner copies, poll " : "before the learner enters, poll ") +
+                   std::to_string(polls));
+      Stage stage({.replicas = 3, .breaks = true, .lease_ns = kLeaseNs});
+      const uint32_t slow = stage.AddClient(), other = stage.AddClient();
+      const auto poll = [&](int round) {
+        stage.Poll(other);
+        if (round % 100 == 0) stage.Poll(slow);
+      };
+      (void)stage.Do(slow, OpKind::kInsert, 1);
+      stage.KillMemoryNode(stage.memory_nodes().ChainOf(1).front());
+      (void)stage.Begin(other, OpKind::kUpdate, 1);
+      for (int i = 0; i < 100'000 && ViewsOf(stage, slow).used().number == 1; ++i) poll(i);
+      ASSERT_EQ(ViewsOf(stage, slow).used(), stage.memory_nodes().configuration());
+      stage.Finish(other);
+
+      (void)stage.Join();
+      for (int i = 0; is_learner && i < 400'000 && stage.keeper().tables == 0; ++i) {
+        stage.StepKeeper();
+        poll(i);
+      }
+      const kvs::Configuration before = stage.memory_nodes().configuration();
+      ASSERT_TRUE(before.active);
+      ASSERT_EQ(before.Find(1)->learner.exists(), is_learner);
+      (void)stage.Begin(slow, OpKind::kUpdate, 1);
+      stage.Poll(slow, polls);
+      stage.Wait(kLeaseNs * 5 / 4);  // all leases end
+
+      const int64_t begun_ns = stage.world().now_ns();
+      for (int i = 0; i < 400'000 && !IsMember(stage); ++i) {
+        stage.StepKeeper();
+        poll(i);
+      }
+      ASSERT_TRUE(IsMember(stage));
+      EXPECT_EQ(stage.memory_nodes().configuration().number, before.number + (is_learner ? 1 : 2));
+      EXPECT_LT(stage.world().now_ns() - begun_ns, kLeaseNs);
+    }
   }
 }
 
