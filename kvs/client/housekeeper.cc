@@ -155,8 +155,9 @@ Task<void> Compact(Client& client, CompactOptions options, CompactReport* report
 }
 
 void HousekeeperCore::Begin() {
+  if (store_.ViewPending()) return;  // it tries again at the next look
   auto client = store_.NewPolledClient({.max_in_flight = 1, .address_cache_entries = 0});
-  if (!client.ok()) return;  // it tries again at the next look
+  if (!client.ok()) return;  // likewise
   client_ = *std::move(client);
   for (const auto& [index, seen] : entries_) client_->SawUnchanged(index, seen.entry, seen.since_ns);
   begun_ns_ = store_.clock().NowNs();
@@ -175,6 +176,9 @@ int64_t HousekeeperCore::Sweep() {
   // The client finds the dead by itself, in a moment.
   const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.shape().lease_ns / 4;
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
+  // To end the client would block until the view is active, which another client of this thread may have to
+  // acknowledge.
+  if (store_.ViewPending()) return kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
   // With kTimeout a client was expelled meanwhile; with kExists another client gives memory back. (It is not pending if
   // a memory node does not answer: that may last.)

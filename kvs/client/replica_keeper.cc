@@ -31,17 +31,21 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   }
 
   int64_t Step() override {
-    if (client_) return GoOnWithTask();
+    const int64_t next_ns = client_ ? GoOnWithTask() : LookIfDue();
+    stats_.is_client = client_ != nullptr;
+    return next_ns;
+  }
+  const ReplicaKeeperStats& stats() const override { return stats_; }
+
+ private:
+  krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kPatienceNs); }
+  int64_t LookIfDue() {
     const int64_t now_ns = store_.clock().NowNs();
     if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
     look_at_ns_ = now_ns + kLookNs;
     Look();
     return client_ ? 0 : std::max<int64_t>(look_at_ns_ - store_.clock().NowNs(), kPollNs);
   }
-  const ReplicaKeeperStats& stats() const override { return stats_; }
-
- private:
-  krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kPatienceNs); }
   void Look();
   void NotePlace(const Configuration& configuration, const PoolView* view);
   const PoolView* FindLacking(const Configuration& configuration) const;
@@ -213,6 +217,9 @@ int64_t ReplicaKeeperCore::GoOnWithTask() {
   stats_.tables = report_.tables;
   stats_.all_tables = report_.all_tables;
   if (!task_->done()) return completions > 0 ? 0 : kPollNs;
+  // To end the client would block until the view is active, which another client of this thread may have to
+  // acknowledge.
+  if (store_.ViewPending()) return kPollNs;
   const Status done = task_->Take();
   task_.reset();
   client_.reset();

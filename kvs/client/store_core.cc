@@ -24,6 +24,8 @@ constexpr uint32_t kParked = 1'000'000;
 // How long to try to connect while there are operations: by one-sided verbs, or by asking a CPU, which may be busy, as
 // DC in software does.
 constexpr int64_t kReconnectNs = 50'000'000;
+// How long the fabric has to answer whether a view is pending.
+constexpr int64_t kRecordPatienceNs = 100'000'000;
 constexpr int64_t kAskingReconnectNs = 500'000'000;
 
 krcore::NodeOptions NodeOptionsOf(const StoreOptions& options, Deadline deadline) {
@@ -138,6 +140,12 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.lease_ns = super.lease_ns;
   shape_.hasher = Hasher(super.hash_seed);
   return Status::Ok();
+}
+
+bool StoreCore::ViewPending() {
+  if (!shape_.mirrored) return false;
+  const Result<Configuration> read = ReadConfiguration(*node_, Deadline::After(clock(), kRecordPatienceNs));
+  return read.ok() && !read->active;
 }
 
 std::unique_ptr<MemoryState> StoreCore::TakeMemory() {

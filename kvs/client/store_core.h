@@ -46,6 +46,8 @@ class StoreCore final : public Store {
   // Opens and publishes a node for one client. Null: clients share node().
   Result<std::unique_ptr<krcore::Node>> OpenClientNode(krcore::Deadline deadline);
   krcore::Clock& clock() { return node_->clock(); }
+  // Whether a change of the replicas of mirrored pools is on its way. Whoever begins or ends a client waits for it.
+  bool ViewPending();
   // Valid once the store is attached.
   const StoreShape& shape() const { return shape_; }
   // What its clients share.

@@ -49,9 +49,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
   region_ = *std::move(region);
   batch_.Attach(&common_.connections, region_->lkey());
   const krcore::Deadline deadline = krcore::Deadline::After(common_.clock, timeout_ms * 1'000'000);
-  bool joined = false, gave_up = false;
-  uint64_t number = 0;  // of the view in use, and since when it is
-  int64_t since_ns = 0;
+  bool joined = false;
   while (!deadline.Passed(common_.clock) && !epochs_.own_work.closing) {
     co_await epochs_.operations.Pause(kLookNs);
     if (views->changing()) continue;
@@ -61,7 +59,9 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       co_return Status::Ok();
     }
     if (place == Place::kNowhere) {
-      if (std::exchange(joined, true)) co_return Status(StatusCode::kBadState, "the learner was thrown out");
+      if (joined) co_return Status(StatusCode::kBadState, "the learner was thrown out");
+      const Step ready = co_await AwaitHeartbeats();
+      if (ready != Step::kOk) continue;
       const Status added = views->Change([&](Configuration& next) { return next.AddLearner(pool, learner); });
       if (added == StatusCode::kBadState) {
         co_return Status(StatusCode::kBadState, "the pool has all its replicas, or another learner");
@@ -72,9 +72,6 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       continue;
     }
     joined = report_->joined = true;
-    if (std::exchange(number, views->number()) != views->number()) since_ns = common_.clock.NowNs();
-    // Clients whose lease has ended meanwhile get it again before the next view, in which they could not renew it.
-    if (gave_up && common_.clock.NowNs() - since_ns < views->lease_ns() / 2) continue;
     const Step peaceful = co_await AwaitPeace();
     if (peaceful != Step::kOk) continue;
     ++report_->passes;
@@ -85,10 +82,11 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
       (void)views->Change([&](Configuration& next) { return next.RemoveDead(is_dead); });
       continue;
     }
+    const Step ready = co_await AwaitHeartbeats();
+    if (ready != Step::kOk) continue;
     views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
     const Status promoted = views->Change([&](Configuration& next) { return next.Promote(pool); });
     if (promoted.ok()) ++report_->promotions;
-    gave_up |= promoted.ok();
   }
   // Nobody else can end a promotion that is pending.
   while (views->changing() && !epochs_.own_work.closing) co_await epochs_.operations.Pause(kLookNs);
@@ -117,7 +115,7 @@ Task<Status> Replicator::Enter(krcore::NodeId pool) {
   co_return told == Step::kOk ? Status::Ok() : again;
 }
 
-Task<Step> Replicator::AwaitPeace() {
+Task<Step> Replicator::ReadClients(std::vector<ClientEntry>* entries) {
   Operation& op = co_await epochs_.operations.LeaseOwnOperation();
   const OperationLease lease(epochs_.operations, op);
   batch_.Follow(op.batch);
@@ -125,17 +123,49 @@ Task<Step> Replicator::AwaitPeace() {
   batch_.Read({common_.shape.home, kClientsUsedOffset}, buffers.old.data(), sizeof(uint64_t));
   KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   const uint64_t used = std::min<uint64_t>(buffers.old[0], kMaxClients);
-  peace_.resize(used);
+  entries->resize(used);
   constexpr uint64_t kEntries = kWindow * sizeof(uint64_t) / sizeof(ClientEntry);
   for (uint64_t begin = 0; begin < used; begin += kEntries) {
     const uint64_t bytes = std::min(kEntries, used - begin) * sizeof(ClientEntry);
     batch_.Read({common_.shape.home, EntryOffset(static_cast<uint32_t>(begin))}, buffers.tail.data(),
                 static_cast<uint32_t>(bytes));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    std::memcpy(&peace_[begin], buffers.tail.data(), bytes);
+    std::memcpy(entries->data() + begin, buffers.tail.data(), bytes);
   }
-  dead_.assign(used, false);
-  for (uint64_t i = 0; i < used; ++i) {
+  co_return Step::kOk;
+}
+
+// A view in which a replica joins needs all clients. One whose lease has ended, or that has missed the view in use,
+// cannot end its CASes while another view is pending, nor get a lease. So all would wait for 1.5 leases. A heartbeat
+// may have been posted long ago, when its client stopped; but the one after it was not.
+Task<Step> Replicator::AwaitHeartbeats() {
+  const Views& views = *common_.connections.views();
+  const uint64_t number = views.number();
+  const int64_t until_ns = common_.clock.NowNs() + views.lease_ns() / 2;
+  std::vector<ClientEntry> before, now;
+  const auto waits_for = [&](size_t i) {
+    const OwnerWord owner(now[i].owner);
+    return owner.held() && i < before.size() && now[i] == before[i] &&
+           ClientWord(now[i].word).state() != ClientState::kExpelled && !IsDead(common_.node, owner);
+  };
+  for (int beats = 0; beats < 2; ++beats) {
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadClients(&before));
+    for (size_t first = 0;;) {
+      if (views.changing() || views.number() != number || epochs_.own_work.closing) co_return Step::kRestart;
+      if (common_.clock.NowNs() >= until_ns) co_return Step::kOk;
+      co_await epochs_.operations.Pause(kLookNs);
+      KVS_CO_RETURN_UNLESS_OK(co_await ReadClients(&now));
+      while (first < now.size() && !waits_for(first)) ++first;
+      if (first >= now.size()) break;
+    }
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Replicator::AwaitPeace() {
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadClients(&peace_));
+  dead_.assign(peace_.size(), false);
+  for (size_t i = 0; i < peace_.size(); ++i) {
     const OwnerWord owner(peace_[i].owner);
     dead_[i] = owner.held() && IsDead(common_.node, owner);
     if (owner.held() && !dead_[i] && ClientWord(peace_[i].word).state() == ClientState::kExpelled) {

@@ -55,6 +55,10 @@ class Replicator : private Part {
   // Where the learner is now.
   enum class Place : uint8_t { kNowhere, kLearner, kMember };
   Place PlaceOf(krcore::NodeId pool, const Replica& learner) const;
+  Task<Step> ReadClients(std::vector<ClientEntry>* entries);
+  // Waits until each client uses the view in use and has its lease, which two heartbeats show; for half a lease at
+  // most. kRestart: there is another view.
+  Task<Step> AwaitHeartbeats();
   // Waits until no client is expelled whose verbs may still execute, and keeps the client table as it is then.
   Task<Step> AwaitPeace();
   // Whether no client was lost since.

@@ -113,6 +113,10 @@ TEST_F(HazardTest, MirroredPools) {
                  "promotion-unchecked"});
 }
 
+TEST_F(HazardTest, MirroredPoolsThatMemoryNodesJoin) {
+  ExpectNoticed({"learner-ignored", "push-without-block", "own-block-not-copied", "sweep-skips-tables"});
+}
+
 TEST_F(HazardTest, UnknownOutcome) { ExpectNoticed({"unknown-is-failure", "unknown-is-success", "free-repeats"}); }
 
 }  // namespace

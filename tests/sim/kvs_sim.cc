@@ -3,17 +3,20 @@
 #include <gflags/gflags.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
 
 #include "kvs/layout/configuration.h"
+#include "tests/sim/plan.h"
 #include "tests/sim/runner.h"
 #include "tests/sim/scenarios.h"
 
 DEFINE_uint64(seeds, 100, "runs");
 DEFINE_uint64(from, 1, "first seed");
-DEFINE_bool(joins, false, "memory nodes join mirrored stores, too (not all of these runs come to their end yet)");
+DEFINE_bool(joins, false, "memory nodes join in all runs with mirrored pools; else in about half of them");
 DEFINE_uint32(replicas, 0,
               "of each pool, 1 to 3; more than 1: mirrored pools, whose memory nodes die; 0: as each seed says");
 DEFINE_uint32(jobs, 0, "runs at a time; 0: one for each core");
@@ -31,9 +34,6 @@ DEFINE_uint32(seed_limit_s, 20, "of CPU for one run");
 
 namespace surgekv_sim {
 namespace {
-
-// After this many runs everything must have happened at least once.
-constexpr uint64_t kRunsToShowAll = 100;
 
 RunnerOptions Options() {
   RunnerOptions options;
@@ -54,14 +54,49 @@ void PrintViolation(const SeedResult& result, uint32_t replicas, const std::stri
               mutant.empty() ? "" : (" --mutant=" + mutant).c_str());
 }
 
+// What so many runs have counted, and in how many of them there was any.
+class Tally {
+ public:
+  void Add(const Plan& plan, const Counts& counts) {
+    ++runs_[kAny];
+    runs_[kDrawn] += FLAGS_replicas == 0;
+    ++runs_[plan.replicas > 1 ? kMirrored : kSingle];
+    runs_[kJoins] += plan.joins;
+    counts_ += counts;
+#define COUNT(member, what, of, after) in_runs_.member += counts.member > 0;
+#include "tests/sim/counts.def"
+#undef COUNT
+  }
+  uint64_t runs() const { return runs_[kAny]; }
+  // Prints all. Returns how much of it should have happened and did not.
+  int Print() const {
+    int missing = 0;
+#define COUNT(member, what, of, after) missing += PrintOne(counts_.member, in_runs_.member, what, of, after);
+#include "tests/sim/counts.def"
+#undef COUNT
+    return missing;
+  }
+
+ private:
+  enum Kind : uint8_t { kAny, kDrawn, kSingle, kMirrored, kJoins, kKinds };
+
+  int PrintOne(uint64_t count, uint64_t in_runs, const char* what, Kind of, uint64_t after) const {
+    const bool misses = after != 0 && runs_[of] >= after && count == 0;
+    std::printf("%14lu in %5lu runs  %s%s\n", count, in_runs, what, misses ? "   <-- did not happen" : "");
+    return misses ? 1 : 0;
+  }
+
+  std::array<uint64_t, kKinds> runs_{};
+  Counts counts_, in_runs_;
+};
+
 int RunAll(kvs::Mutation mutation) {
   RunnerOptions options = Options();
   options.mutation = mutation;
-  Counts counts;
-  uint64_t runs = 0, violations = 0;
+  Tally tally;
+  uint64_t violations = 0;
   RunSeeds(options, [&](const SeedResult& result) {
-    ++runs;
-    counts += result.run.counts;
+    tally.Add(MakePlan(result.seed, options.replicas, options.joins), result.run.counts);
     if (FLAGS_verbose) {
       std::printf("seed %lu: %s, %lu operations, %lu splits, %lu epochs, digest %016lx\n", result.seed,
                   result.run.violation.empty() ? "ok" : result.run.violation.c_str(), result.run.counts.operations,
@@ -73,19 +108,10 @@ int RunAll(kvs::Mutation mutation) {
     std::fflush(stdout);
     return FLAGS_keep_going;
   });
-  std::printf("%lu seeds, %lu violations\n", runs, violations);
-  int missing = 0;
-  const bool mirrored = FLAGS_replicas != 1, single = FLAGS_replicas < 2, joining = FLAGS_joins;
-  const auto print = [&missing](uint64_t count, const char* what, bool required) {
-    const bool misses = required && count == 0;
-    std::printf("%14lu  %s%s\n", count, what, misses ? "   <-- did not happen" : "");
-    missing += misses ? 1 : 0;
-  };
-#define COUNT(member, what, required) print(counts.member, what, required);
-#include "tests/sim/counts.def"
-#undef COUNT
+  std::printf("%lu seeds, %lu violations\n", tally.runs(), violations);
+  const int missing = tally.Print();
   if (violations > 0) return 1;
-  if (runs >= kRunsToShowAll && missing > 0) {
+  if (missing > 0) {
     std::printf("FAILED: a run that did not do it proves nothing\n");
     return 1;
   }
@@ -132,10 +158,6 @@ int RunMutants() {
   uint32_t missed = 0, surprises = 0;
   std::printf("%-30s %5s  %-8s %-33s %s\n", "mutant", "runs", "noticed", "caught by", "what was taken away");
   for (const MutationInfo& info : Mutations()) {
-    if (NeedsJoins(info.mutation) && !FLAGS_joins && ScenarioFor(info.mutation) == nullptr) {
-      std::printf("%-30s not tried: it needs --joins\n", info.name);
-      continue;
-    }
     const Noticed noticed = Notice(info);
     const char* harmless = WhyHarmless(info.mutation);
     const bool caught = !noticed.what.empty();

@@ -215,8 +215,9 @@ RunResult LateCasWhileAReplicaJoins(uint64_t point) {
             stage.Stall(late, 3 * kLeaseNs);
             stage.Poll(late);
             const int64_t arrives_ns = stage.world().now_ns() + 3 * kLeaseNs;
-            // The view with the learner waits 1.5 leases for that client. So the copy comes a little before the CAS.
-            stage.Wait(kLeaseNs * 3 / 4);
+            // Before the view with the learner the joiner waits half a lease for that client, and in it 1.5 leases. So
+            // the copy comes a little before the CAS.
+            stage.Wait(kLeaseNs / 4);
             const krcore::NodeId head = stage.memory_nodes().ChainOf(1).front(), learner = stage.Join();
             stage.set_tempo(20 * kUs);
             for (uint32_t round = 0; round < 200'000 && stage.keeper().tables == 0; ++round) stage.StepKeeper();

@@ -201,7 +201,8 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
     add(FaultKind::kKillMemoryNode, below(4));
     std::stable_sort(plan.faults.begin(), plan.faults.end(),
                      [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
-    if (joins) AddJoins(random, &plan);
+    plan.joins = joins || below(2) == 0;
+    if (plan.joins) AddJoins(random, &plan);
   }
   return plan;
 }

@@ -71,6 +71,7 @@ struct Plan {
   krcore::rnic::sim::Chaos slow;  // in a storm: the chaos of the first process, which mostly reads
   std::vector<Phase> phases;
   std::vector<Fault> faults;  // by at_operation
+  bool joins = false;         // memory nodes join
   bool drains = false;        // of memory nodes: the others may be full meanwhile
   bool housekeeper = false;   // one looks after the store as the home's does
   bool queues_break = false;  // by chaos or by a fault: operations may fail
@@ -78,7 +79,8 @@ struct Plan {
   std::string ToString() const;
 };
 
-// `replicas`: of each pool; 0: as the seed says. `joins`: memory nodes join mirrored stores.
+// `replicas`: of each pool; 0: as the seed says. `joins`: memory nodes join in all runs with mirrored pools; if not,
+// they do in about half of them, as the seed says.
 Plan MakePlan(uint64_t seed, uint32_t replicas = 0, bool joins = false);
 
 // Returns a number in [low, high], short times as often as long ones.

@@ -170,10 +170,6 @@ const char* WhyHarmless(kvs::Mutation mutation) {
 // Those of mirrored pools are the last group. Some need a replica between head and tail.
 uint32_t ReplicasFor(kvs::Mutation mutation) { return mutation >= kvs::Mutation::kReadHead ? 3 : 0; }
 
-bool NeedsJoins(kvs::Mutation mutation) {
-  return mutation >= kvs::Mutation::kLearnerIgnored && mutation <= kvs::Mutation::kPromotionUnchecked;
-}
-
 const MutationInfo* FindMutation(std::string_view name) {
   for (const MutationInfo& info : Mutations()) {
     if (name == info.name) return &info;

@@ -46,8 +46,6 @@ std::span<const MutationInfo> Mutations();
 const char* WhyHarmless(kvs::Mutation mutation);
 // Returns how many replicas the pools have in runs that are to notice that the protection is missing; 0: any.
 uint32_t ReplicasFor(kvs::Mutation mutation);
-// Whether only runs in which memory nodes join can notice the mutant.
-bool NeedsJoins(kvs::Mutation mutation);
 // Returns null if there is none of that name.
 const MutationInfo* FindMutation(std::string_view name);
 

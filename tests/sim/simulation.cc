@@ -239,7 +239,7 @@ void Simulation::PollMemoryNodes() {
 }
 
 void Simulation::Housekeep() {
-  if (housekeeper_ == nullptr || world_.now_ns() < housekeep_at_ns_ || PromotionPending()) return;
+  if (housekeeper_ == nullptr || world_.now_ns() < housekeep_at_ns_) return;
   const int64_t next_ns = housekeeper_->Step();
   housekeep_at_ns_ = world_.now_ns() + next_ns;
 }

@@ -12,12 +12,12 @@
 namespace surgekv_sim {
 
 struct Counts {
-#define COUNT(member, what, required) uint64_t member = 0;
+#define COUNT(member, what, of, after) uint64_t member = 0;
 #include "tests/sim/counts.def"
 #undef COUNT
 
   Counts& operator+=(const Counts& other) {
-#define COUNT(member, what, required) member += other.member;
+#define COUNT(member, what, of, after) member += other.member;
 #include "tests/sim/counts.def"
 #undef COUNT
     return *this;

@@ -55,7 +55,7 @@ void Simulation::StepJoiner(Joiner& joiner) {
   // A keeper without a client would begin one to go on with a view of which nobody knows. While that call blocks, all
   // clients stand still, and the view comes only by the end of their leases.
   const bool known = world_.now_ns() - watched_ns_ < 2 * kLeaseNs && !memory_nodes_.configuration().active;
-  if (joiner.state != kvs::ReplicaState::kLearner && (PromotionPending() || known)) {
+  if (!joiner.keeper->stats().is_client && (PromotionPending() || known)) {
     WatchViews();
     joiner.step_at_ns = world_.now_ns() + kMs;
     return;

@@ -67,6 +67,8 @@ Stage::~Stage() {
   actors_.clear();
   keeper_.reset();
   keepers_store_.reset();
+  housekeeper_.reset();
+  housekeepers_store_.reset();
   memory_nodes_.Close();
 }
 
@@ -115,6 +117,12 @@ krcore::NodeId Stage::Join() {
   keepers_store_ = OpenStore();
   keeper_ = kvs::ReplicaKeeper::Create(*keepers_store_, *joined.node, *joined.region).value();
   return joined.node->id();
+}
+
+kvs::Housekeeper& Stage::AddHousekeeper() {
+  housekeepers_store_ = OpenStore();
+  housekeeper_ = kvs::Housekeeper::Create(*housekeepers_store_).value();
+  return *housekeeper_;
 }
 
 void Stage::StepKeeper() {

@@ -17,6 +17,7 @@
 #include "krcore/node.h"
 #include "krcore/rnic/sim/world.h"
 #include "kvs/client.h"
+#include "kvs/housekeeper.h"
 #include "kvs/layout/directory.h"
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
@@ -75,6 +76,8 @@ class Stage {
   // Lets `tempo` pass, and steps the keeper once.
   void StepKeeper();
   const kvs::ReplicaKeeperStats& keeper() const { return keeper_->stats(); }
+  // Begins a housekeeper; one in all. It does nothing unless it is stepped.
+  kvs::Housekeeper& AddHousekeeper();
 
   // ---- operations. A key is a number.
   static std::string NameOf(uint32_t key);
@@ -143,6 +146,8 @@ class Stage {
   std::deque<Actor> actors_;
   std::unique_ptr<kvs::Store> keepers_store_;
   std::unique_ptr<kvs::ReplicaKeeper> keeper_;
+  std::unique_ptr<kvs::Store> housekeepers_store_;
+  std::unique_ptr<kvs::Housekeeper> housekeeper_;
   int64_t tempo_ns_ = 5'000;
   uint64_t chunks_freed_ = 0;
   bool drained_ = false;

@@ -31,7 +31,8 @@ class Housekeeper {
 
   // Does what is due, and returns in how many nanoseconds there is more. A look blocks for a tenth of a second at most,
   // not counting connecting and asking the fabric which clients are dead. Most of the time the housekeeper is not a
-  // client, so Step may be called late. While it is one, others wait for it; Step then returns less than 0.1 ms.
+  // client, so Step may be called late. While it is one, others wait for it; Step then returns less than 0.1 ms. Where
+  // pools are mirrored, it neither begins nor ends to be one while another view is pending, as that would block.
   virtual int64_t Step() = 0;
   virtual const HousekeeperStats& stats() const = 0;
 };

@@ -35,6 +35,7 @@ std::string_view ReplicaStateName(ReplicaState state);
 struct ReplicaKeeperStats {
   ReplicaState state = ReplicaState::kSpare;
   uint32_t pool = 0;          // of a learner or member
+  bool is_client = false;     // others wait for it: Step is to be called as it says
   bool is_home = false;       // that pool is the home, and this replica is its head
   uint32_t replicas = 0;      // of that pool, those that are to stay; as it was when this was last looked at
   uint32_t wanted = 0;        // how many each pool is to have
@@ -55,7 +56,8 @@ class ReplicaKeeper {
   virtual ~ReplicaKeeper() = default;
 
   // Does what is due, and returns in how many nanoseconds there is more. It blocks for the time of some round trips;
-  // when the memory becomes a learner, also for as long as filling it takes.
+  // when the memory becomes a learner, also for as long as filling it takes, and if a view stays pending, until it is
+  // active.
   virtual int64_t Step() = 0;
   virtual const ReplicaKeeperStats& stats() const = 0;
 };
