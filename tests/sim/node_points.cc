@@ -407,7 +407,8 @@ std::vector<Case> Operations() {
         for (const NodeId pool : {kHome, kOtherPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
             for (const Other other : {Other::kPolled, Other::kWrites, Other::kSleeps}) {
-              const bool alone = replicas == 1 || harm == Harm::kBlinks;
+              const bool alone = replicas == 1 || harm == Harm::kBlinks || harm == Harm::kStops ||
+                                 (other == Other::kWrites && harm != Harm::kDies && harm != Harm::kCutOffAWhile);
               if (other == Other::kPolled || !alone) all.push_back({work, replicas, pool, rank, harm, other});
             }
           }
