@@ -184,6 +184,10 @@ void Connections::Failed(Peer& peer, const Completion& completion) {
     return;
   }
   batch.Fail(NodeOf(peer), Outcome::kUnavailable);
+  if (peer.connected && completion.status == WcStatus::kRetryExceeded) {
+    if (peer.silences < kSilencesToSuspect) ++peer.silences;
+    peer.silent_ns = clock_.NowNs();
+  }
   NoteFailure(peer);
 }
 
@@ -232,8 +236,11 @@ size_t Connections::TakeCompletions() {
       count = peer.queue->Pop(done);
       popped += count;
       for (const Completion& completion : std::span(done).first(count)) {
-        if (completion.status != WcStatus::kSuccess) [[unlikely]]
+        if (completion.status != WcStatus::kSuccess) [[unlikely]] {
           Failed(peer, completion);
+        } else {
+          peer.silences = 0;
+        }
         if (!Outbox::IsMarker(completion.wr_id)) continue;
         peer.outbox->End(completion.wr_id, [&](Batch& batch) { EndPart(run_queue, batch); });
       }

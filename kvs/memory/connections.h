@@ -230,6 +230,7 @@ class Batch {
 class Connections {
  public:
   // The time between two tries to connect to a memory node.
+  static constexpr uint8_t kSilencesToSuspect = 2;
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
 
   // The shortest try: a shorter one could never succeed.
@@ -327,8 +328,10 @@ class Connections {
     uint64_t pool_bytes = 0;
     uint32_t rkey = 0;
     bool connected = false;
-    uint32_t life = 0;  // how often it was connected
+    uint8_t silences = 0;  // lives in a row that ended with a verb that nobody answered
+    uint32_t life = 0;     // how often it was connected
     int64_t retry_at_ns = 0;
+    int64_t silent_ns = 0;  // when it was last not answered
   };
   // Returns the peer of the memory node, if that is reached and its outbox has room for this many verbs of the batch;
   // else null.
@@ -343,7 +346,8 @@ class Connections {
     return peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
   }
   // Connects to a replica of a mirrored pool, unless it is connected. If it cannot be reached, it is suspected. kNever:
-  // it was the last one.
+  // it was the last one. To connect may take no verb to the node. So one that has not answered twice in a row, on a new
+  // connection the second time, is suspected, too.
   enum class Reached : uint8_t { kYes, kLater, kNever };
   Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
   // Call it when the replica's node has been connected. False: that was another incarnation, which is left again.

@@ -461,7 +461,10 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   last_failed_ = replica.node;
   const int64_t now_ns = clock_.NowNs();
   const bool dead = IsDead(node_, replica);
-  if (!dead) {
+  const PoolChain* const chain = views_->Find(pool);
+  const bool is_last = chain == nullptr || (chain->length < 2 && replica != chain->learner);
+  const bool silent = !is_last && peer.silences == kSilencesToSuspect && now_ns - peer.silent_ns < views_->lease_ns();
+  if (!dead && !silent) {
     if (now_ns < peer.retry_at_ns) return Reached::kLater;
     const Status ensured = EnsureNode(replica.node, {now_ns + kMinTryNs});
     if (ensured.ok() && IsStill(replica)) return Reached::kYes;

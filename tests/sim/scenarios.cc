@@ -4,6 +4,7 @@
 
 #include "tests/sim/memory_scenarios.h"
 #include "tests/sim/mirror_scenarios.h"
+#include "tests/sim/node_points.h"
 #include "tests/sim/script.h"
 
 namespace surgekv_sim {
@@ -482,7 +483,7 @@ std::span<const Scenario> Scenarios() {
          DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
     };
-    for (const auto& others : {MemoryScenarios(), MirrorScenarios()})
+    for (const auto& others : {MemoryScenarios(), MirrorScenarios(), NodePointScenarios()})
       all.insert(all.end(), others.begin(), others.end());
     return all;
   }();

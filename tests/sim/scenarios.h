@@ -22,6 +22,7 @@ struct Scenario {
   // Like RunSimulation; call it in a process of its own. `counts.pauses`: how often the client was held in the
   // scenario's subject.
   RunResult (*run)(uint64_t point);
+  bool slow = false;  // it takes minutes, and is for runs by hand and for slow tests
 };
 
 std::span<const Scenario> Scenarios();

@@ -35,6 +35,7 @@ struct StageOptions {
   uint32_t replicas = 1;      // of each pool
   bool multi_get = false;     // Gets are MultiGets of one key
   bool breaks = false;        // queues or memory nodes break: operations may fail, and outcomes may be unknown
+  bool agree = false;         // though something breaks, replicas hold the same at the end, if no client died
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };
@@ -75,6 +76,9 @@ class Stage {
   krcore::NodeId Join();
   // Lets `tempo` pass, and steps the keeper once.
   void StepKeeper();
+  krcore::NodeId KeepersNode() { return keepers_store_->node().id(); }
+  // The process of the memory node that joins dies, and the memory node with it.
+  void KillKeeper(krcore::NodeId memory_node);
   const kvs::ReplicaKeeperStats& keeper() const { return keeper_->stats(); }
   // Begins a housekeeper; one in all. It does nothing unless it is stepped.
   kvs::Housekeeper& AddHousekeeper();
@@ -84,6 +88,8 @@ class Stage {
   static const kvs::KeyHash& HashOf(uint32_t key);
   // Begins an operation and returns its number in the history. It goes on as its client is polled.
   uint32_t Begin(uint32_t c, OpKind kind, uint32_t key);
+  const OpRecord& Record(uint32_t operation) const { return history_[operation]; }
+  std::string Describe(uint32_t operation) const { return history_.Describe(history_[operation].key); }
   bool Ended(uint32_t operation) const { return history_[operation].end != 0; }
   uint32_t InFlight(uint32_t c) const { return actors_[c].in_flight; }
   bool Idle(uint32_t c) const { return actors_[c].in_flight == 0 || !actors_[c].alive(); }
@@ -139,7 +145,7 @@ class Stage {
   }
 
   const uint32_t groups_;
-  const bool multi_get_, breaks_;
+  const bool multi_get_, breaks_, agree_;
   krcore::rnic::sim::World world_;
   History history_;
   MemoryNodes memory_nodes_;

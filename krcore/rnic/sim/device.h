@@ -3,6 +3,7 @@
 #define KRCORE_RNIC_SIM_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -106,6 +107,15 @@ struct DeviceState {
   uint64_t unpolled = 0;           // completions in its CQs
   std::optional<Chaos> chaos;      // for the verbs that it posts; none: the World's
   int64_t control_ns = 0;          // modelled time of its control path calls
+
+  // ---- what keeps verbs from it
+  int64_t cut_off_until_ns = 0;  // no verb reaches it, and none of its own arrives
+  int64_t frozen_until_ns = 0;   // it serves nothing, and what arrives waits
+
+  // ---- what happens at one of its verbs
+  uint64_t verbs_to_act = 0;  // that execute until then; 0: nothing happens
+  bool acts_before = false;
+  std::function<void()> action;
 
   // ---- its death
   uint64_t verbs_left = 0;  // verbs until it dies; 0: not planned

@@ -115,6 +115,7 @@ void Engine::Post(SendQueue& queue, const SendWr& wr, uint64_t position) {
   verb.response_delay_ns = 0;
   verb.status = WcStatus::kSuccess;
   verb.fate = Fate::kNormal;
+  verb.acts = false;
   verb.launched = verb.arrived = verb.running = verb.done = false;
   verb.answered = verb.response_expected = verb.responded = verb.completed = false;
   verb.steps = verb.step = 0;
@@ -171,6 +172,15 @@ void Engine::Launch(Verb& verb) {
 // ---- executing, in the order of the flow
 
 void Engine::Arrive(Verb& verb) {
+  if (verb.target->frozen_until_ns > now_ns_) {
+    const int64_t waits_ns = verb.target->frozen_until_ns - now_ns_;
+    if (waits_ns > cost_.retry_timeout_ns && verb.fate == Fate::kNormal && verb.queue->type != QpType::kUd) {
+      verb.fate = Fate::kLate;
+      ExpectResponse(verb, now_ns_ + cost_.retry_timeout_ns);
+    }
+    Schedule(verb, verb.target->frozen_until_ns, EventKind::kArrive);
+    return;
+  }
   verb.arrived = true;
   TryExecute(*verb.queue, verb.flow);
 }
@@ -224,6 +234,12 @@ void Engine::Leave(Verb& verb) {
 void Engine::Finish(Verb& verb, WcStatus status) {
   SendQueue& queue = *verb.queue;
   verb.status = status;
+  const bool unanswered = verb.target->life != Life::kAlive || IsCutOff(verb);  // since it executed
+  if (status == WcStatus::kSuccess && unanswered && verb.fate == Fate::kNormal && queue.type != QpType::kUd &&
+      !verb.completed) {
+    verb.fate = Fate::kAnswerLost;
+    ExpectResponse(verb, now_ns_ + cost_.retry_timeout_ns);
+  }
   if (status != WcStatus::kSuccess) {
     Flow& flow = queue.flows[verb.flow];
     flow.stopped_after = std::min(flow.stopped_after, verb.position);

@@ -119,6 +119,9 @@ class Engine {
   bool Begin(Verb& verb);
   bool Execute(Verb& verb);
   bool ExecuteStep(Verb& verb);
+  // Does what was planned for this verb, once.
+  static void Act(Verb& verb);
+  bool IsCutOff(const Verb& verb) const;
   WcStatus CheckLocal(const Verb& verb) const;
   WcStatus FindTarget(const Verb& verb, QpEntry** entry) const;
   WcStatus FindRemote(const Verb& verb, const QpEntry& entry, const MrEntry** mr) const;

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "krcore/rnic/sim/device.h"
 #include "krcore/rnic/sim/engine.h"
@@ -86,7 +88,7 @@ WcStatus Engine::CheckLocal(const Verb& verb) const {
 WcStatus Engine::FindTarget(const Verb& verb, QpEntry** entry) const {
   const SendQueue& queue = *verb.queue;
   DeviceState& target = *verb.target;
-  if (target.life != Life::kAlive) return WcStatus::kRetryExceeded;
+  if (target.life != Life::kAlive || IsCutOff(verb)) return WcStatus::kRetryExceeded;
   *entry = target.qps.Find(verb.remote_qpn);
   if (*entry == nullptr || !(*entry)->Serves()) return WcStatus::kRetryExceeded;
   switch (queue.type) {
@@ -152,6 +154,9 @@ bool Engine::Execute(Verb& verb) {
     Finish(verb, WcStatus::kRetryExceeded);
     return true;
   }
+  DeviceState& own = *verb.queue->device;
+  verb.acts = own.verbs_to_act != 0 && --own.verbs_to_act == 0;
+  if (own.acts_before) Act(verb);
   const bool tearable = verb.length > 8 && !verb.IsMessage() && !verb.IsAtomic();
   verb.step = 0;
   verb.steps = 1;
@@ -184,6 +189,7 @@ bool Engine::ExecuteStep(Verb& verb) {
   if (status == WcStatus::kSuccess && buffers) status = CheckLocal(verb);
   if (status != WcStatus::kSuccess) {
     Trace(verb, mr, 0);
+    Act(verb);
     Finish(verb, verb.queue->type == QpType::kUd ? WcStatus::kSuccess : status);
     return true;
   }
@@ -232,8 +238,19 @@ bool Engine::ExecuteStep(Verb& verb) {
     Schedule(verb, now_ns_ + LogUniform(late ? chaos.max_delay_ns : 2 * cost_.one_way_ns), EventKind::kStep);
     return false;
   }
+  Act(verb);
   Finish(verb, status);
   return true;
+}
+
+void Engine::Act(Verb& verb) {
+  if (!std::exchange(verb.acts, false)) return;
+  const std::function<void()> action = std::move(verb.queue->device->action);
+  action();
+}
+
+bool Engine::IsCutOff(const Verb& verb) const {
+  return std::max(verb.target->cut_off_until_ns, verb.queue->device->cut_off_until_ns) > now_ns_;
 }
 
 WcStatus Engine::SendMessage(Verb& verb, QpEntry& entry, const MrEntry* mr) {

@@ -68,6 +68,7 @@ struct Verb {
   WcStatus status;
   Fate fate;
   bool owns_payload;
+  bool acts;               // something is planned for when it executes
   bool launched;           // on the wire: in its flow's list until it is done
   bool arrived;            // its turn comes when earlier verbs are done
   bool running;            // waits for the target's NIC, or is half done

@@ -1,5 +1,7 @@
 #include "krcore/rnic/sim/world.h"
 
+#include <utility>
+
 #include "krcore/rnic/sim/fabric.h"
 #include "krcore/rnic/sim/qp.h"
 
@@ -43,6 +45,24 @@ bool World::IsDead(NodeId node) const {
 void World::StallDoorbells(NodeId node, int64_t duration_ns) {
   if (DeviceState* device = fabric_->LastHolder(node); device != nullptr)
     device->stalled_until_ns = now_ns() + duration_ns;
+}
+
+void World::CutOff(NodeId node, int64_t duration_ns) {
+  if (DeviceState* device = fabric_->LastHolder(node); device != nullptr)
+    device->cut_off_until_ns = now_ns() + duration_ns;
+}
+
+void World::Freeze(NodeId node, int64_t duration_ns) {
+  if (DeviceState* device = fabric_->LastHolder(node); device != nullptr)
+    device->frozen_until_ns = now_ns() + duration_ns;
+}
+
+void World::AtVerb(NodeId node, uint64_t verb, bool before, std::function<void()> action) {
+  DeviceState* const device = fabric_->LastHolder(node);
+  if (device == nullptr) return;
+  device->verbs_to_act = verb;
+  device->acts_before = before;
+  device->action = std::move(action);
 }
 
 void World::BreakQueues(NodeId node, NodeId peer) {

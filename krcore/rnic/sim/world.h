@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -80,6 +81,16 @@ class World {
   // Verbs that the device posts from now on leave only after `duration_ns`, as if its process was stopped between
   // looking at its clock and ringing the doorbell.
   void StallDoorbells(NodeId node, int64_t duration_ns);
+  // For so long no verb reaches the device, and none that it posts reaches anybody: they fail as if the other side was
+  // dead. An answer to what executes at that moment is lost. The fabric goes on to say that the device lives.
+  void CutOff(NodeId node, int64_t duration_ns);
+  // For so long the device's NIC serves nothing, and what arrives waits. If that takes longer than the initiator tries,
+  // the verb fails first and executes afterwards, unless the QP is reset before.
+  void Freeze(NodeId node, int64_t duration_ns);
+  // Calls `action` at the n-th verb of the device that executes anywhere from now on (1: the next): just before it
+  // executes, or just after that and before it is answered. `action` may do faults to other devices, and nothing that
+  // takes time. 0: nothing any more.
+  void AtVerb(NodeId node, uint64_t verb, bool before, std::function<void()> action);
   // Breaks the queues of `node` that have verbs in flight to `peer`.
   void BreakQueues(NodeId node, NodeId peer);
   // While `unanswered`, a question to the fabric about who lives or what was announced waits until its deadline for an
