@@ -230,8 +230,9 @@ class Batch {
 class Connections {
  public:
   // The time between two tries to connect to a memory node.
-  static constexpr uint8_t kSilencesToSuspect = 2;
   static constexpr int64_t kReconnectIntervalNs = 50'000'000;
+  // How many lives of a connection in a row must end with a verb that nobody answered, so that a replica is suspected.
+  static constexpr uint8_t kSilencesToSuspect = 2;
 
   // The shortest try: a shorter one could never succeed.
   static constexpr int64_t kMinTryNs = 20'000'000;
