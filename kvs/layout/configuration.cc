@@ -271,7 +271,7 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
   Reader reader(value);
   const uint64_t magic = reader.Next();
   if (magic != kMagic && magic << 16 == kMagic << 16) {
-    return Status(StatusCode::kUnsupported,
+    return Status(StatusCode::kCorrupt,
                   "the fabric's record of the store's pools is that of another version of these programs");
   }
   if (magic != kMagic) return corrupt;

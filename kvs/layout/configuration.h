@@ -130,7 +130,7 @@ struct Configuration {
 };
 
 std::vector<std::byte> Encode(const Configuration& configuration);
-// kCorrupt: it is no configuration.
+// kCorrupt: it is no configuration, or that of another version of these programs.
 krcore::Result<Configuration> DecodeConfiguration(std::span<const std::byte> value);
 
 }  // namespace kvs

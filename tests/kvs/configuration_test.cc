@@ -63,7 +63,7 @@ TEST(Configurations, OfAnotherVersionAreRefusedByThatName) {
   std::vector<std::byte> other = Encode(TwoPools());
   other[7] = std::byte{'1'};
   const auto read = kvs::DecodeConfiguration(other);
-  EXPECT_EQ(read.status(), StatusCode::kUnsupported);
+  EXPECT_EQ(read.status(), StatusCode::kCorrupt);
   EXPECT_THAT(read.status().ToString(), ::testing::HasSubstr("another version"));
 }
 
