@@ -188,7 +188,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     node_metrics.NoteRefresh(status);
     served.removed = server.mirrored() && steward->replica().state == kvs::ReplicaState::kRemoved;
     if (served.removed) break;
-    if (status.ok() == refreshed) continue;
+    if (status.ok() == refreshed || cli::StopSignal::Requested()) continue;  // a stop ends this wait, too
     refreshed = status.ok();
     if (refreshed) {
       LOG(INFO) << "published at the metadata server again";

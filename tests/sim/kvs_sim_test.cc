@@ -50,7 +50,7 @@ TEST(KvsSim, ASeedGivesTheSameRunAgain) {
 }
 
 TEST(KvsSim, AFailingSeedFailsAgainInTheSameWayAndShowsTheHistory) {
-  RunnerOptions options{.from = 1, .seeds = 50, .jobs = 1, .mutation = kvs::Mutation::kFailedConfirmOk};
+  RunnerOptions options{.from = 1, .seeds = 50, .replicas = 1, .jobs = 1, .mutation = kvs::Mutation::kFailedConfirmOk};
   SeedResult failed;
   RunSeeds(options, [&](const SeedResult& result) {
     failed = result;
