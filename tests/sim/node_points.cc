@@ -481,20 +481,21 @@ RunResult PlayOne(uint64_t point) {
   return PlayCase(Table<kCases>()[point]);
 }
 template <Cases kCases>
-Scenario Of(const char* name, std::vector<Mutation> catches, bool slow) {
-  return {name, std::move(catches), static_cast<uint32_t>(Table<kCases>().size()), PlayOne<kCases>, slow};
+Scenario Of(const char* name, std::vector<Mutation> catches, RunsIn runs_in) {
+  return {name, std::move(catches), static_cast<uint32_t>(Table<kCases>().size()), PlayOne<kCases>, runs_in};
 }
 
 }  // namespace
 
 std::vector<Scenario> NodePointScenarios() {
   return {
-      Of<Operations>("NodeFailsInAnOperation", {Mutation::kTailFirst, Mutation::kLostHopIsLoss}, false),
-      Of<Views<5>>("NodeFailsInAView", {}, false),
-      Of<SplitsAndMerges<97>>("NodeFailsInASplitOrMerge", {}, false),
-      Of<SplitsAndMerges<1>>("NodeFailsAtEveryVerbOfASplitOrMerge", {}, true),
-      Of<Views<1>>("NodeFailsAtEveryVerbOfAView", {}, true),
-      Of<Joins>("NodeFailsInAJoin", {}, true),
+      Of<Operations>("NodeFailsInAnOperation", {Mutation::kTailFirst, Mutation::kLostHopIsLoss},
+                     RunsIn::kTestsWithoutSanitizer),
+      Of<Views<5>>("NodeFailsInAView", {}, RunsIn::kTestsWithoutSanitizer),
+      Of<SplitsAndMerges<97>>("NodeFailsInASplitOrMerge", {}, RunsIn::kTestsWithoutSanitizer),
+      Of<SplitsAndMerges<1>>("NodeFailsAtEveryVerbOfASplitOrMerge", {}, RunsIn::kByHand),
+      Of<Views<1>>("NodeFailsAtEveryVerbOfAView", {}, RunsIn::kByHand),
+      Of<Joins>("NodeFailsInAJoin", {}, RunsIn::kByHand),
   };
 }
 

@@ -18,10 +18,16 @@ TEST_P(ScenarioTest, IsNoticedWithoutTheProtection) {
   for (const kvs::Mutation mutation : GetParam()->catches) ExpectNoticed(*GetParam(), mutation);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr RunsIn kMost = RunsIn::kAllTests;
+#else
+constexpr RunsIn kMost = RunsIn::kTestsWithoutSanitizer;
+#endif
+
 std::vector<const Scenario*> All() {
   std::vector<const Scenario*> all;
   for (const Scenario& scenario : Scenarios()) {
-    if (!scenario.slow) all.push_back(&scenario);
+    if (scenario.runs_in <= kMost) all.push_back(&scenario);
   }
   return all;
 }

@@ -15,6 +15,9 @@
 
 namespace surgekv_sim {
 
+// Where a scenario is run. A sanitizer makes it ten times as slow; what is kByHand takes minutes without one.
+enum class RunsIn : uint8_t { kAllTests, kTestsWithoutSanitizer, kByHand };
+
 struct Scenario {
   const char* name;
   std::vector<kvs::Mutation> catches;  // it is red with any of these, and green without
@@ -22,7 +25,7 @@ struct Scenario {
   // Like RunSimulation; call it in a process of its own. `counts.pauses`: how often the client was held in the
   // scenario's subject.
   RunResult (*run)(uint64_t point);
-  bool slow = false;  // it takes minutes, and is for runs by hand and for slow tests
+  RunsIn runs_in = RunsIn::kAllTests;
 };
 
 std::span<const Scenario> Scenarios();
