@@ -1,9 +1,7 @@
 // The replicas of a store are moved, and their number is changed, while an application uses the store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -14,7 +12,6 @@
 
 namespace {
 
-using surgekv_test::SecondsSince;
 using surgekv_test::Worker;
 using ::testing::HasSubstr;
 using testing_support::Finished;
@@ -32,23 +29,11 @@ class MirroredChanges : public surgekv_test::MirroredNodes {
     EXPECT_EQ(drained.status, 0) << drained.err;
     EXPECT_THAT(drained.out, HasSubstr("drained"));
   }
-  // Waits until the status satisfies `is_there`.
-  template <typename IsThere>
-  nlohmann::json Await(IsThere is_there) {
-    nlohmann::json status;
-    for (const auto begin = std::chrono::steady_clock::now(); SecondsSince(begin) * 1'000 < Program::kPatienceMs;) {
-      status = Status();
-      if (is_there(status)) return status;
-      usleep(20'000);
-    }
-    ADD_FAILURE() << status.dump(1);
-    return status;
-  }
   void AwaitNodeAt(const std::string& place) {
-    (void)Await([&](const nlohmann::json& status) { return NodeAt(status, place) != 0; });
+    (void)AwaitStatus([&](const nlohmann::json& status) { return NodeAt(status, place) != 0; });
   }
   void AwaitPlace(int node, const std::string& place) {
-    (void)Await([&](const nlohmann::json& status) { return PlaceOf(status, node) == place; });
+    (void)AwaitStatus([&](const nlohmann::json& status) { return PlaceOf(status, node) == place; });
   }
 };
 
@@ -57,11 +42,11 @@ TEST_F(MirroredChanges, AStoreOfSingleReplicasGetsSecondOnesAndGivesThemBack) {
   StartNodes({1, 2}, {"--replicas=1"});
   AwaitMemoryInBothPools();
   Worker worker(fabric_.name());
-  while (worker.operations() < 2 * Worker::kKeys) usleep(1'000);
+  worker.AwaitEachKeyWritten();
   const Finished set = Ask("--set_replicas=2");
   EXPECT_EQ(set.status, 0) << set.err;
   EXPECT_THAT(set.out, HasSubstr("replicas=2"));
-  (void)Await([](const auto& status) {
+  (void)AwaitStatus([](const auto& status) {
     return status["problems"].dump().find("pool 2 has 1 of 2 replicas") != std::string::npos;
   });
   StartNodes({3, 4});
@@ -72,7 +57,7 @@ TEST_F(MirroredChanges, AStoreOfSingleReplicasGetsSecondOnesAndGivesThemBack) {
   (void)AwaitRedundancy(2);
   EXPECT_EQ(Ask("--set_replicas=1").status, 0);
   // Each node that has none any more makes a pool of its own.
-  (void)Await([&](const auto& status) {
+  (void)AwaitStatus([&](const auto& status) {
     int pools = 0;
     for (const int node : {2, 3, 4, 5}) pools += PlaceOf(status, node).ends_with(" only");
     return pools == 4 && status["problems"].empty();
@@ -86,7 +71,7 @@ TEST_F(MirroredChanges, EveryNodeCanBeReplacedByAnother) {
   (void)AwaitRedundancy(2);
   AwaitMemoryInBothPools();
   Worker worker(fabric_.name());
-  while (worker.operations() < 2 * Worker::kKeys) usleep(1'000);
+  worker.AwaitEachKeyWritten();
   for (int node = 1; node <= 4; ++node) {
     const int next = node + 10;
     StartNodes({next});
@@ -128,7 +113,8 @@ TEST_F(MirroredChanges, APoolThatIsNotInUseIsGivenUpForOneThatIs) {
   AwaitNodeAt("2 tail");
   nodes_.at(1)->Kill();
   nodes_.erase(1);
-  (void)Await([&](const auto& status) { return PlaceOf(status, 4) == "1 tail" || PlaceOf(status, 5) == "1 tail"; });
+  (void)AwaitStatus(
+      [&](const auto& status) { return PlaceOf(status, 4) == "1 tail" || PlaceOf(status, 5) == "1 tail"; });
   ExpectAllThere();
 }
 
@@ -140,7 +126,7 @@ TEST_F(MirroredChanges, ADrainedNodeIsTakenBack) {
   EXPECT_EQ(PlaceOf(Status(), 2), "drained");
   EXPECT_NE(second->WaitForLogLine("drained: "), "") << second->Output();
   first->Kill();  // its place is left empty although a node is there
-  (void)Await([&](const auto& status) { return PlaceOf(status, 3) == "1 only"; });
+  (void)AwaitStatus([&](const auto& status) { return PlaceOf(status, 3) == "1 only"; });
   EXPECT_EQ(PlaceOf(Status(), 2), "drained");
   const Finished undrained = Ask("--undrain=2");
   EXPECT_EQ(undrained.status, 0) << undrained.err;
@@ -166,7 +152,7 @@ TEST_F(MirroredChanges, ReplicasMoveToAnotherFailureDomain) {
   Write("value");
   StartNodes({3}, {"--domain=rack-2"});
   AwaitPlace(3, "1 tail");
-  (void)Await([&](const auto& status) { return PlaceOf(status, 2) == "2 only" && status["problems"].empty(); });
+  (void)AwaitStatus([&](const auto& status) { return PlaceOf(status, 2) == "2 only" && status["problems"].empty(); });
   nodes_.at(1)->Kill();
   ExpectAllThere();
 }

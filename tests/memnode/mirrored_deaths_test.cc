@@ -58,8 +58,8 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     metadata_[node] = StartMetaServer(node);
   }
   // One death of each role, once the worker has written each key.
-  void ReplaceEachRole(const Worker& worker) {
-    while (worker.operations() < 2 * Worker::kKeys) usleep(1'000);
+  void ReplaceEachRole(Worker& worker) {
+    worker.AwaitEachKeyWritten();
     for (const char* place : {"2 tail", "2 head", "1 tail", "1 head"}) ASSERT_NO_FATAL_FAILURE(Replace(place));
     for (const int node : {201, 202}) ReplaceMetaServer(node);
     ExpectEachHoldsKeys(AwaitRedundancy(2));

@@ -118,11 +118,7 @@ class MirroredNodes : public ::testing::Test {
 
   // Waits until a client that is opened now takes memory in both pools.
   void AwaitMemoryInBothPools() {
-    for (const auto begin = std::chrono::steady_clock::now(); SecondsSince(begin) * 1'000 < Program::kPatienceMs;) {
-      if (NewClient()->ReadTableStats()->memory_nodes.size() == 2) return;
-      usleep(10'000);
-    }
-    ADD_FAILURE() << "a pool is not in use";
+    EXPECT_TRUE(Await([&] { return NewClient()->ReadTableStats()->memory_nodes.size() == 2; })) << "one is not in use";
   }
   // Else no key would miss a memory node that dies.
   static void ExpectEachHoldsKeys(const nlohmann::json& status) {
@@ -155,21 +151,31 @@ class MirroredNodes : public ::testing::Test {
     }
     return 0;
   }
+  // Asks until `holds()`, and returns whether it came to hold.
+  template <typename Holds>
+  static bool Await(Holds holds) {
+    for (const auto begin = std::chrono::steady_clock::now(); SecondsSince(begin) * 1'000 < Program::kPatienceMs;) {
+      if (holds()) return true;
+      usleep(20'000);  // nothing tells of it, and each question takes CPU from the store
+    }
+    return false;
+  }
+  // Waits until what `surge status` says satisfies `wanted`, and returns it.
+  template <typename Wanted>
+  nlohmann::json AwaitStatus(Wanted wanted) {
+    nlohmann::json status;
+    EXPECT_TRUE(Await([&] { return wanted(status = Status()); })) << status.dump(1);
+    return status;
+  }
   // Waits until so many pools, of two replicas each, have them, and until nothing changes. Returns what is there then.
   nlohmann::json AwaitRedundancy(int pools) {
-    const auto begin = std::chrono::steady_clock::now();
-    nlohmann::json status;
-    while (SecondsSince(begin) * 1'000 < Program::kPatienceMs) {
-      status = Status();
+    return AwaitStatus([pools](const nlohmann::json& status) {
       bool complete = status["problems"].empty();
       for (int pool = 1; pool <= pools && complete; ++pool) {
         for (const char* place : {" head", " tail"}) complete &= NodeAt(status, std::to_string(pool) + place) != 0;
       }
-      if (complete) return status;
-      usleep(20'000);
-    }
-    ADD_FAILURE() << "some pool still lacks a replica: " << status.dump(1);
-    return status;
+      return complete;
+    });
   }
 
   TestFabric fabric_;

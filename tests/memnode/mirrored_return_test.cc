@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -137,16 +136,22 @@ TEST_F(MirroredReturn, EveryAcknowledgedKeyIsThereAfterAllWereKilled) {
       const auto put = client->Put(key, value);
       if (put.ok()) values = {value};
       if (put == kvs::StatusCode::kUnknown || put == kvs::StatusCode::kTimeout) values.insert(value);
-      if (put.ok()) ++written;
+      if (put.ok()) {
+        ++written;
+        written.notify_one();
+      }
     }
     client.reset();
   });
-  while (written < kKeys + kKeys / 2) usleep(1'000);
+  const auto await_written = [&written](int goal) {
+    for (int now = 0; (now = written) < goal;) written.wait(now);
+  };
+  await_written(kKeys + kKeys / 2);
   for (const int node : {1, 3, 2, 4}) nodes_.at(node)->Signal(SIGKILL);
   nodes_.clear();
   for (const int node : {4, 2, 1, 3}) StartNode(node);
   (void)AwaitRedundancy(2);
-  for (const int goal = written + kKeys; written < goal;) usleep(1'000);
+  await_written(written + kKeys);
   stop = true;
   writer.join();
   const auto reader = NewClient();

@@ -98,7 +98,7 @@ TEST_F(Mirrored, SurgeSaysWhichReplicaANodeIsAndWhatAPoolLacks) {
   EXPECT_EQ(status["memory"]["total_bytes"], 64 << 20) << "the pool counts once";
   const auto number = status["configuration"].get<int>();
   first->Kill();
-  while (PlaceOf(status = Status(), 2) != "1 only") usleep(20'000);
+  status = AwaitStatus([](const auto& now) { return PlaceOf(now, 2) == "1 only"; });
   EXPECT_GT(status["configuration"], number);
   EXPECT_THAT(status["problems"].dump(), HasSubstr("pool 1 has 1 of 2 replicas"));
 }

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <latch>
 #include <map>
 #include <set>
 #include <string>
@@ -39,6 +40,7 @@ class Worker {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
+  void AwaitEachKeyWritten() { each_written_.wait(); }
   // Ends it, and prints what it has seen.
   void ExpectNothingLost() {
     End();
@@ -54,6 +56,7 @@ class Worker {
     const auto store = kvs::Store::Open({.fabric = fabric}).value();
     const auto client = store->NewClient().value();
     for (uint64_t n = 0; !stop_; ++n) {
+      if (n == kKeys) each_written_.count_down();
       Put(*client, KeyOf(n), n);
       // Coprime steps: the key was written some time ago.
       if (n >= kKeys) Get(*client, KeyOf(n * 7 + 3));
@@ -99,6 +102,7 @@ class Worker {
   }
 
   std::atomic<bool> stop_ = false;
+  std::latch each_written_{1};
   std::atomic<uint64_t> operations_ = 0;
   std::map<std::string, std::set<std::string>> may_hold_;
   std::map<std::string, Instant> silent_since_;  // keys whose last operation did not end well: since when
