@@ -103,7 +103,7 @@ std::string NodeMetrics::Remark() const {
   if (stats.pool == 0) return remark;
   remark += " of pool " + std::to_string(stats.pool) + ", which has " + std::to_string(stats.replicas) + " of " +
             std::to_string(stats.wanted) + " replicas";
-  if (stats.state != kvs::ReplicaState::kLearner) return remark;
+  if (stats.state != kvs::ReplicaState::kLearner || stats.all_tables == 0) return remark;
   return remark + "; " + std::to_string(stats.tables) + " of " + std::to_string(stats.all_tables) + " tables copied";
 }
 

@@ -25,9 +25,10 @@ DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for 
 DEFINE_int32(replicas, 0,
              "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node, and "
              "changed by --set_replicas. With 2 or more, the death of a memory node loses nothing, and others that are "
-             "started take its place by themselves. 0: each has keys of its own, and the number cannot be changed");
+             "started take its place by themselves. 0: each key is at one memory node, and this cannot be changed");
 DEFINE_string(domain, "",
-              "With --replicas: the failure domain of this memory node, any name. If there are several, the replicas "
+              "In a store that was begun with --replicas: the failure domain of this memory node, any name. If there "
+              "are several, the replicas "
               "of a key are brought into different ones. The default is this host");
 DEFINE_string(rc_acceptor, "sleep",
               "How to look for connection requests of clients with --control_plane=verbs or lite. sleep: every 20 ms, "

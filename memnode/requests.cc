@@ -20,7 +20,7 @@ constexpr int64_t kProgressNs = 1'000'000'000;
 constexpr int64_t kDrainMs = int64_t{365} * 24 * 3600 * 1000;  // a year: until somebody stops it
 
 const char* WhatNow(const kvs::DrainReport& report) {
-  if (report.mirrored) return "The memory nodes go on with it, until you run --undrain.";
+  if (report.mirrored) return report.closed ? "The memory nodes go on with it, until you run --undrain." : "";
   return report.closed ? "Clients take no more memory on it. Run --drain again to go on, or --undrain to use it again."
                        : "Clients may still take memory on it, so it may be in use as before.";
 }
@@ -105,7 +105,7 @@ int Drain(const Options& options) {
     case krcore::StatusCode::kOutOfMemory:
       return cli::Fail(
           status, "The memory node is in use again, and nothing is lost. Start another memory node, or larger ones.");
-    case krcore::StatusCode::kUnavailable: return cli::Fail(status, WhatNow(report));
+    case krcore::StatusCode::kUnavailable: return cli::Fail(status, report.mirrored ? "" : WhatNow(report));
     default: return cli::Fail(status);
   }
 }

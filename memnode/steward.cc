@@ -105,7 +105,10 @@ void Steward::LookAfter(kvs::Store& store) {
       auto created = kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool(), options_.domain);
       if (created.ok()) keeper = *std::move(created);
     }
-    if (keeper != nullptr) {
+    // To go on with a view of which nobody knows the keeper begins a client, which waits for the view. The view may
+    // wait for the housekeeper's client.
+    const bool sweeps = housekeeper != nullptr && housekeeper->stats().is_client;
+    if (keeper != nullptr && (keeper->stats().is_client || !sweeps)) {
       next_ns = keeper->Step();
       Tell(keeper->stats());
       if (keeper->stats().state == kvs::ReplicaState::kRemoved) return;

@@ -53,8 +53,8 @@ class Peer {
 // The names of all peers, in the order of reports: surgekv, bound, bound-unsafe, tbb, absl, boost, lmdb, memcached,
 // redis.
 std::vector<std::string> PeerNames();
-// One of them, or SurgeKV otherwise. "surgekv@2" to "surgekv@8": over that many memory nodes. "surgekv-r1" to
-// "surgekv-r3": in one mirrored pool of that many replicas. "surgekv-r2-learner": of two, with a third one that is a
+// One of them, or SurgeKV set up in another way. "surgekv@2" to "surgekv@8": over that many memory nodes. "surgekv-r1"
+// to "surgekv-r3": in one mirrored pool of that many replicas. "surgekv-r2-learner": of two, with a third one that is a
 // learner all the time.
 bool IsPeer(const std::string& name);
 

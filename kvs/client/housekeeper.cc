@@ -37,16 +37,20 @@ class HousekeeperCore final : public Housekeeper {
   HousekeeperCore(StoreCore& store, std::unique_ptr<Survey> survey) : store_(store), survey_(std::move(survey)) {}
 
   int64_t Step() override {
-    if (client_) return Sweep();
+    const int64_t next_ns = client_ ? Sweep() : LookIfDue();
+    stats_.is_client = client_ != nullptr;
+    return next_ns;
+  }
+  const HousekeeperStats& stats() const override { return stats_; }
+
+ private:
+  int64_t LookIfDue() {
     const int64_t now_ns = store_.clock().NowNs();
     if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
     look_at_ns_ = now_ns + store_.shape().lease_ns / 4;
     if (Look() && SweepIsDue(now_ns)) Begin();
     return client_ ? 0 : std::max(look_at_ns_ - store_.clock().NowNs(), kPollNs);
   }
-  const HousekeeperStats& stats() const override { return stats_; }
-
- private:
   // A client's entry, and the time since which it has not changed.
   struct Seen {
     ClientEntry entry;

@@ -54,7 +54,7 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   bool Set(const Configuration& configuration, uint64_t version);
   bool Prepare(const PoolView& view);
   bool MakeClient();
-  void Begin(const PoolView& view);
+  void Begin(const Configuration& configuration, const PoolView& view);
   void Enter(krcore::NodeId pool);
   int64_t GoOnWithTask();
   void BecomeSpare() {
@@ -97,12 +97,12 @@ void ReplicaKeeperCore::Look() {
     (void)Set(next, version);
     return;
   }
-  if (view != nullptr && view->learner == self_) return Begin(*view);  // an attempt has timed out
+  if (view != nullptr && view->learner == self_) return Begin(*read, *view);  // an attempt has timed out
   if (!read->active || stats_.state == ReplicaState::kDrained) return;
   if (view != nullptr) {
     if (view->chain.front() == self_) LookAfterPool(*read, version, *view);
   } else if (const PoolView* const lacking = FindLacking(*read)) {
-    if (Prepare(*lacking)) Begin(*lacking);
+    if (Prepare(*lacking)) Begin(*read, *lacking);
   } else {
     MakePool(*read, version);
   }
@@ -142,7 +142,10 @@ const PoolView* ReplicaKeeperCore::FindLacking(const Configuration& configuratio
     if (view.learner.exists() || view.bytes > told_.bytes || !configuration.Lacks(view, self_)) continue;
     const bool short_of = configuration.Staying(view) < configuration.replicas;
     const int merit = (view.in_use ? 4 : 0) + (short_of ? 2 : 0) + (std::ranges::any_of(view.chain, in_domain) ? 0 : 1);
-    if (std::exchange(best_merit, std::max(best_merit, merit)) < merit) best = &view;
+    if (merit > best_merit) {
+      best_merit = merit;
+      best = &view;
+    }
   }
   return best;
 }
@@ -179,11 +182,13 @@ bool ReplicaKeeperCore::Set(const Configuration& configuration, uint64_t version
   return store_.node().CompareAndSetRecord(kConfigurationRecord, version, Encode(configuration), Soon()).ok();
 }
 
-// Fills the memory, so that none of it is taken for a copy.
+// Fills the memory, so that none of it is taken for a copy. Any replica tells what its pool looks like: one of them may
+// be cut off, which nobody notices who does not use the pool.
 bool ReplicaKeeperCore::Prepare(const PoolView& view) {
   const auto pool = RemotePool::Create(store_.node(), sizeof(Superblock));
   Superblock super;
-  if (!pool.ok() || !(*pool)->Connect(view.chain.back(), Soon(), &super).ok()) return false;
+  const auto tells = [&](const Replica& replica) { return (*pool)->Connect(replica, Soon(), &super).ok(); };
+  if (!pool.ok() || std::ranges::none_of(view.chain, tells)) return false;
   FormatLearner(region_.bytes(), super, self_.node, self_.incarnation);
   return true;
 }
@@ -201,11 +206,11 @@ void ReplicaKeeperCore::Enter(krcore::NodeId pool) {
   task_->Start();
 }
 
-void ReplicaKeeperCore::Begin(const PoolView& view) {
+void ReplicaKeeperCore::Begin(const Configuration& configuration, const PoolView& view) {
   if (!MakeClient()) return;
   stats_.state = ReplicaState::kLearner;
   stats_.pool = view.pool;
-  stats_.replicas = static_cast<uint32_t>(view.chain.size());
+  stats_.replicas = static_cast<uint32_t>(configuration.Staying(view));
   task_ = client_->BringReplica(view.pool, self_, kBringMs, &report_);
   task_->Start();
 }

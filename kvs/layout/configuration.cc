@@ -96,17 +96,14 @@ bool Configuration::Lacks(const PoolView& view, const Replica& node) const {
 }
 
 bool Configuration::Enter(const MemoryNode& node) {
-  MemoryNode* const known = const_cast<MemoryNode*>(Find(node.replica));
-  MemoryNode next = node;
-  next.leaving = known != nullptr && known->leaving;
-  if (known == nullptr) {
-    nodes.push_back(next);
-  } else if (*known == next) {
-    return false;
-  } else {
-    *known = next;
+  const auto known = std::ranges::find(nodes, node.replica, &MemoryNode::replica);
+  if (known == nodes.end()) {
+    nodes.push_back(node);
+    return true;
   }
-  return true;
+  MemoryNode next = node;
+  next.leaving = known->leaving;
+  return std::exchange(*known, next) != next;
 }
 
 bool Configuration::SetLeaving(krcore::NodeId node, bool leaving) {
@@ -227,7 +224,11 @@ bool Configuration::RemoveExcess() {
 
 // Returns what the pool need not have; no node: nothing.
 Replica Configuration::ExcessOf(const PoolView& view) const {
-  if (view.learner.exists()) return Lacks(view, view.learner) ? Replica{} : view.learner;
+  if (view.learner.exists()) {
+    // It may have joined for its failure domain while all had told theirs.
+    const bool unknown = DomainsOf(view) == 0 && !IsLeaving(view.learner) && view.chain.size() < kMaxChain;
+    return Lacks(view, view.learner) || unknown ? Replica{} : view.learner;
+  }
   if (view.in_use && view.chain.size() <= replicas) return {};
   const auto leaves = [this](const Replica& replica) { return IsLeaving(replica); };
   const auto leaving = std::ranges::find_if(view.chain, leaves);
@@ -282,6 +283,7 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
   configuration.replicas = static_cast<uint32_t>(reader.Next());
   if (configuration.replicas == 0 || configuration.replicas > kMaxReplicas) return corrupt;
   configuration.promoted = static_cast<krcore::NodeId>(reader.Next());
+  const auto is_node = [](const Replica& replica) { return replica.node <= krcore::kMaxMemoryNode; };
   const uint64_t pools = reader.Next();
   if (pools > krcore::kMaxMemoryNode) return corrupt;
   for (uint64_t p = 0; p < pools; ++p) {
@@ -296,7 +298,6 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
                        configuration.Find(view.pool) == nullptr;
     if (!sound) return corrupt;
     for (uint64_t r = 0; r < replicas; ++r) view.chain.push_back(reader.NextReplica());
-    const auto is_node = [](const Replica& replica) { return replica.node <= krcore::kMaxMemoryNode; };
     if (!std::ranges::all_of(view.chain, is_node) || !is_node(view.learner)) return corrupt;
     configuration.pools.push_back(std::move(view));
   }
@@ -306,6 +307,7 @@ Result<Configuration> DecodeConfiguration(std::span<const std::byte> value) {
     node.bytes = reader.Next();
     node.domain = reader.Next();
     node.leaving = reader.Next() != 0;
+    if (!is_node(node.replica)) return corrupt;
     configuration.nodes.push_back(node);
   }
   const bool promotes = configuration.promoted != krcore::kNoNode;

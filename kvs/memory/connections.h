@@ -116,8 +116,9 @@ class Batch {
 
   // Adds a READ from the head or the learner of a mirrored pool, for comparison. If there is no learner, the tail is
   // read.
-  void ReadReplica(ReadAt at, GlobalAddress from, void* to, uint32_t bytes) {
-    AddMirrored(from.node, {krcore::Opcode::kRead, from.offset, {reinterpret_cast<uint64_t>(to), bytes, lkey_}},
+  void ReadReplica(ReadAt at, GlobalAddress from, void* to, uint32_t bytes) { ReadReplica(at, from, to, bytes, lkey_); }
+  void ReadReplica(ReadAt at, GlobalAddress from, void* to, uint32_t bytes, uint32_t lkey) {
+    AddMirrored(from.node, {krcore::Opcode::kRead, from.offset, {reinterpret_cast<uint64_t>(to), bytes, lkey}},
                 Word::kAnyones, nullptr, at);
   }
 
@@ -261,7 +262,10 @@ class Connections {
   uint32_t under_way() const { return under_way_; }
   Views* views() const { return views_; }  // null: the pools are not mirrored
   // Another configuration is in use.
-  void SetViewNumber(uint64_t number) { view_number_ = number; }
+  void SetViewNumber(uint64_t number) {
+    view_number_ = number;
+    for (Peer& peer : peers_) peer.silences = 0;  // another incarnation may be there
+  }
   // Whether no verb is under way to a pool that gets another chain.
   bool IdleForViews(const Views& views);
 

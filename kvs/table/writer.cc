@@ -96,6 +96,11 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     result = common_.connections.UnavailableStatus(what);
     return true;
   };
+  // Where pools are mirrored, a split or merge also fails if it cannot be told whether a CAS of it was won. Then the
+  // write looks again. If a pool cannot be reached, the next scan says so.
+  const auto fails_to_help = [this, &fails](Step step, const char* what) {
+    return !common_.connections.mirrored() && fails(step, what);
+  };
   bool backs_off = !write.unpublished();  // it is in another client's way
   // The guess counts only if the steps have not got so far as to use it; otherwise it was wrong.
   Slot guess = backs_off ? Slot() : addresses_.Lookup(op.hash.h1);
@@ -166,7 +171,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       // [Write 3] The key may have moved to a child, or, with all others, to another table.
       if (!op.scan.headers_fit || op.scan.frz >= 0) {
         const Step left = co_await LeaveTable(op);
-        if (fails(left, "finding the subtable")) break;
+        if (fails_to_help(left, "finding the subtable")) break;
         if (left == Step::kFull) {
           result =
               Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
@@ -178,7 +183,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       // [Write 4] No key counts as absent, and none may be inserted, before all candidates are decided.
       if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
         const Step helped = co_await splitter_.HelpMigrate(op);
-        if (fails(helped, "helping a split")) break;
+        if (fails_to_help(helped, "helping a split")) break;
         if (helped == Step::kOk) Progressed(op);
         continue;
       }
@@ -199,7 +204,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     if (published != Step::kFull) continue;
     Status why_not;
     const Step room = co_await MakeRoom(op, &why_not);
-    if (fails(room, "splitting a subtable")) break;
+    if (fails_to_help(room, "splitting a subtable")) break;
     if (room == Step::kFull) {
       result = std::move(why_not);
       break;

@@ -360,28 +360,38 @@ Task<Status> Drainer::Drain(krcore::NodeId node, DrainOptions options, DrainRepo
 Task<Status> Drainer::DrainReplica(krcore::NodeId node, DrainOptions options, DrainReport* report) {
   const std::string name = "memory node " + std::to_string(node);
   const auto deadline = krcore::Deadline::After(common_.clock, options.timeout_ms * 1'000'000);
-  const Status marked = ChangeConfiguration(common_.node, Soon(common_),
-                                            [&](Configuration& next) { return next.SetLeaving(node, true); });
-  if (!marked.ok() && marked != StatusCode::kBadState) co_return marked;
-  for (;;) {
-    const Result<Configuration> read = ReadConfiguration(common_.node, Soon(common_));
-    if (read.ok()) {
-      const auto told = std::ranges::find(read->nodes, node, [](const MemoryNode& each) { return each.replica.node; });
-      if (told == read->nodes.end() && !report->closed) {
-        co_return Status(StatusCode::kNotFound, name + " has not joined the store");
-      }
-      if (told == read->nodes.end()) co_return Status(StatusCode::kUnavailable, name + " was stopped");
-      if (!told->leaving) co_return Status(StatusCode::kBadState, name + " was taken back into use, or started again");
-      report->mirrored = report->closed = true;
-      const PoolView* const view = read->PoolOf(told->replica);
-      if (view == nullptr && read->active) co_return Status::Ok();
-      report->pool = view != nullptr ? view->pool : 0;
-      report->waits = view != nullptr && !view->learner.exists() && view->chain.size() <= read->replicas &&
-                      !read->HasSpare(view->bytes);
-    }
-    if (deadline.Passed(common_.clock)) co_return StatusCode::kTimeout;
-    co_await epochs_.operations.Pause(kLookNs);
+  const auto is_it = [node](const Replica& replica) { return replica.node == node; };
+  report->mirrored = true;
+  for (;; co_await epochs_.operations.Pause(kLookNs)) {
     if (epochs_.own_work.closing) co_return Status(StatusCode::kBadState, "the client is closing");
+    if (deadline.Passed(common_.clock)) co_return StatusCode::kTimeout;
+    const Result<Configuration> read = ReadConfiguration(common_.node, Soon(common_));
+    if (!read.ok()) continue;
+    // What is known of an earlier incarnation stays for a moment.
+    const auto told = std::ranges::find_if(read->nodes, [&](const MemoryNode& each) {
+      return is_it(each.replica) && !IsDead(common_.node, each.replica);
+    });
+    if (told == read->nodes.end()) {
+      const auto has_it = [&](const PoolView& view) { return std::ranges::any_of(view.chain, is_it); };
+      if (std::ranges::any_of(read->pools, has_it)) continue;  // it dies, or it returns and has told nothing yet
+      if (report->closed) co_return Status(StatusCode::kUnavailable, name + " was stopped");
+      co_return Status(StatusCode::kNotFound, name + " has not joined the store");
+    }
+    if (!told->leaving && report->closed) {
+      co_return Status(StatusCode::kBadState, name + " was taken back into use, or started again");
+    }
+    if (!told->leaving) {
+      const Status marked = ChangeConfiguration(common_.node, Soon(common_),
+                                                [&](Configuration& next) { return next.SetLeaving(node, true); });
+      if (!marked.ok() && marked != StatusCode::kBadState) co_return marked;
+      continue;
+    }
+    report->closed = true;
+    const PoolView* const view = read->PoolOf(told->replica);
+    report->pool = view != nullptr ? view->pool : 0;
+    report->waits = view != nullptr && !view->learner.exists() && view->chain.size() <= read->replicas &&
+                    !read->HasSpare(view->bytes);
+    if (view == nullptr && read->active) co_return Status::Ok();
   }
 }
 

@@ -211,6 +211,17 @@ TEST(Configurations, SpreadReplicasOverFailureDomains) {
   EXPECT_FALSE(configuration.AddLearner(1, other)) << "it is in two already";
 }
 
+TEST(Configurations, KeepALearnerWhileAReplicaHasNotToldItsFailureDomain) {
+  Configuration configuration = OnePool(2, {7, 7});
+  const Replica other{9, 1};
+  ASSERT_TRUE(configuration.Enter({other, 4096, 8}));
+  ASSERT_TRUE(configuration.AddLearner(1, other));
+  configuration.active = true;
+  configuration.nodes.erase(configuration.nodes.begin());
+  EXPECT_EQ(configuration.DomainsOf(*configuration.Find(1)), 0u);
+  EXPECT_FALSE(configuration.RemoveExcess());
+}
+
 TEST(Configurations, KnowWhoCouldTakeAReplica) {
   Configuration configuration = OnePool(1, {7});
   EXPECT_FALSE(configuration.HasSpare(4096)) << "it has the only replica";

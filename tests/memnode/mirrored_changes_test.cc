@@ -139,10 +139,45 @@ TEST_F(MirroredChanges, ADrainIsEndedByTakingTheNodeBack) {
   auto [metadata, first, second] = StartPair();
   Program drain("memnode", {fabric_.flag(), "--drain=1"});
   EXPECT_NE(drain.WaitForLine("draining"), "");
+  EXPECT_THAT(Status()["nodes"][0].dump(), HasSubstr("\"state\":\"draining\""));
   EXPECT_EQ(Ask("--undrain=1").status, 0);
   EXPECT_THAT(drain.WaitForLogLine("was taken back into use"), HasSubstr("memory node 1"));
   auto third = Start(3);
   EXPECT_NE(third->WaitForLogLine("a replica of pool 2"), "") << third->Output();
+}
+
+// The node dies while it waits for another one, and is started again with its memory, which is the only one.
+TEST_F(MirroredChanges, ANodeThatReturnsDuringItsDrainIsInUseAgain) {
+  const auto metadata = StartMetaServer();
+  auto first = Start(1, {"--replicas=1"});
+  Write("value");
+  for (int round = 0; round < 5; ++round) {
+    Program drain("memnode", {fabric_.flag(), "--drain=1"});
+    EXPECT_NE(drain.WaitForLine("draining"), "");
+    first->Kill();
+    first = Start(1);
+    EXPECT_THAT(first->Output(), HasSubstr("adopted=yes"));
+    EXPECT_THAT(drain.WaitForLogLine("memory node 1"), HasSubstr("was taken back into use, or started again"));
+    EXPECT_THAT(drain.Output(), ::testing::Not(HasSubstr("drained")));
+  }
+  ExpectAllThere();
+}
+
+TEST_F(MirroredChanges, PoolsThatCouldBeInMoreFailureDomainsAreAProblem) {
+  const auto metadata = StartMetaServer();
+  StartNodes({1, 2}, {"--replicas=2", "--domain=rack-1"});
+  AwaitPlace(2, "1 tail");
+  StartNodes({3}, {"--domain=rack-1"});
+  AwaitPlace(3, "2 only");
+  StartNodes({4}, {"--domain=rack-1"});
+  AwaitMemoryInBothPools();
+  StartNodes({5}, {"--domain=rack-2"});
+  // One of the pools gets it. Then the node that has left cannot help the other one.
+  (void)AwaitStatus([](const auto& status) {
+    const std::string problems = status["problems"].dump();
+    return problems.find("is in 1 of 2 failure domains") != std::string::npos &&
+           problems.find("under way") == std::string::npos && PlaceOf(status, 5).ends_with(" tail");
+  });
 }
 
 TEST_F(MirroredChanges, ReplicasMoveToAnotherFailureDomain) {

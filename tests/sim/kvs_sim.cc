@@ -81,8 +81,11 @@ class Tally {
   enum Kind : uint8_t { kAny, kDrawn, kSingle, kMirrored, kJoins, kKinds };
 
   int PrintOne(uint64_t count, uint64_t in_runs, const char* what, Kind of, uint64_t after) const {
-    const bool misses = after != 0 && runs_[of] >= after && count == 0;
-    std::printf("%14lu in %5lu runs  %s%s\n", count, in_runs, what, misses ? "   <-- did not happen" : "");
+    const bool none = after != 0 && count == 0, misses = none && runs_[of] >= after;
+    std::printf("%14lu in %5lu runs  %s%s\n", count, in_runs, what,
+                misses ? "   <-- did not happen"
+                : none ? "   <-- did not happen, in too few runs to be demanded"
+                       : "");
     return misses ? 1 : 0;
   }
 

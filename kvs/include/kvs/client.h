@@ -249,7 +249,7 @@ class Client : public krcore::OfOneProcess {
   //   kBadState     it was taken back into use meanwhile
   // Where pools are mirrored, another memory node joins the pool of its replica, which then leaves. This waits until
   // there is one without a replica. Any memory node can be drained so, and the others go on with it if this client
-  // ends. kUnavailable: it was stopped, or started again, which takes it back into use.
+  // ends. kUnavailable: it was stopped. kBadState: it was taken back into use, or started again, which does the same.
   virtual Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) = 0;
   // Takes a memory node back into use that is being drained, or was drained. One that was stopped is in use when it
   // joins again. kNotFound: no such memory node has joined. kUnavailable: it, or the home, cannot be reached.

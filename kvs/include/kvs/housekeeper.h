@@ -20,6 +20,7 @@ namespace kvs {
 struct HousekeeperStats {
   uint64_t sweeps = 0;  // runs of the mover, for each of which it was a client
   uint64_t chunks_freed = 0;
+  bool is_client = false;  // others wait for it
 };
 
 class Housekeeper {
