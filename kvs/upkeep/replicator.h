@@ -23,7 +23,6 @@ struct ReplicatorReport {
   uint64_t words_pushed = 0;  // words that the learner lacked, or had not yet
   uint64_t tables = 0;        // looked through in this pass
   uint64_t all_tables = 0;    // that this pass looks through, about; 0: not known yet
-  uint64_t promotions = 0;    // begun
   bool joined = false;        // the learner is, or was, in the store's configuration, or may have been
 };
 
