@@ -56,7 +56,11 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       upkeep_(epochs_, table_) {
   table_.combiner.SetSize(options.max_in_flight);
   table_.addresses.SetSize(options.address_cache_entries);
-  if (views_) connections_.SetViews(*views_, &epochs_.registration);
+  if (!views_) return;
+  connections_.SetViews(*views_, &epochs_.registration);
+  views_->SetAbandoned([&held = common_.store.held_entries](uint32_t index, OwnerWord owner) {
+    return held.IsAbandoned({index, owner});
+  });
 }
 
 const ClientStats& ClientCore::stats() const {

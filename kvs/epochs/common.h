@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <random>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -115,7 +115,7 @@ class HeldEntries {
   // False: another client acts on it, or it was abandoned.
   bool Hold(uint32_t index) {
     const std::lock_guard lock(mutex_);
-    return held_.insert(index).second;
+    return held_.try_emplace(index).second;
   }
   // Call it when the entry is free, or another node's.
   void LetGo(uint32_t index) {
@@ -126,21 +126,31 @@ class HeldEntries {
   // Nobody else can find that out while this process lives. Another of its clients takes the entry and gives it back.
   void Abandon(const ClaimedEntry& entry) {
     const std::lock_guard lock(mutex_);
-    abandoned_.push_back(entry);
+    held_[entry.index] = {.abandoned_as = entry.owner};
   }
-  // Takes an abandoned entry, which the caller then holds. Nothing: none was abandoned.
+  // Takes an abandoned entry. Only the caller acts on it until it lets it go, or abandons it again. Nothing: there is
+  // none that nobody has taken.
   std::optional<ClaimedEntry> TakeAbandoned() {
     const std::lock_guard lock(mutex_);
-    if (abandoned_.empty()) return std::nullopt;
-    const ClaimedEntry entry = abandoned_.back();
-    abandoned_.pop_back();
-    return entry;
+    for (auto& [index, held] : held_) {
+      if (held.abandoned_as && !std::exchange(held.taken, true)) return ClaimedEntry{index, *held.abandoned_as};
+    }
+    return std::nullopt;
+  }
+  // Whether the entry is an abandoned one, taken or not. Nothing of the client that held it executes any more.
+  bool IsAbandoned(const ClaimedEntry& entry) {
+    const std::lock_guard lock(mutex_);
+    const auto held = held_.find(entry.index);
+    return held != held_.end() && held->second.abandoned_as == entry.owner;
   }
 
  private:
+  struct Held {
+    std::optional<OwnerWord> abandoned_as;
+    bool taken = false;
+  };
   std::mutex mutex_;
-  std::set<uint32_t> held_;              // guarded by mutex_; abandoned ones included
-  std::vector<ClaimedEntry> abandoned_;  // guarded by mutex_
+  std::map<uint32_t, Held> held_;  // by index; guarded by mutex_
 };
 
 // What a store is, from its home's superblock and from how it was opened. It does not change.

@@ -292,6 +292,7 @@ bool Views::AllHaveAcknowledged() {
     const OwnerWord owner(entries_[i].owner);
     const bool expelled = ClientWord(entries_[i].word).state() == ClientState::kExpelled;
     if (!owner.held() || expelled || acknowledged[i] >= latest_.number) continue;
+    if (is_abandoned_ && is_abandoned_(i, owner)) continue;
     if (!node_.IsConfirmedDead(owner.node(), owner.incarnation())) return false;
   }
   return read;

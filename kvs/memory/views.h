@@ -48,6 +48,10 @@ class Views {
   // The client's place in the client table, as soon as it is known to be the client's and until it has been given back.
   // It acknowledges there.
   void SetClient(std::optional<uint32_t> client) { client_ = client; }
+  // Tells of a place that this process holds whether its client has left it without giving it back. Nobody acknowledges
+  // there, and nobody needs to: nothing of that client executes any more.
+  using IsAbandoned = std::function<bool(uint32_t client, OwnerWord owner)>;
+  void SetAbandoned(IsAbandoned is_abandoned) { is_abandoned_ = std::move(is_abandoned); }
 
   // The number of the configuration that the client uses.
   uint64_t number() const { return used_.number; }
@@ -131,6 +135,7 @@ class Views {
   bool closed_to_new_ = false;
   uint64_t closed_ = 0;  // the number for which all pools that change are closed
   IsValid valid_;
+  IsAbandoned is_abandoned_;
   std::vector<ClientEntry> entries_;  // as AllHaveAcknowledged read them last
   std::unique_ptr<RemotePool> home_;
 };

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 
 #include "kvs/client/client_core.h"
+#include "kvs/client/store_core.h"
 #include "kvs/layout/configuration.h"
 #include "kvs/memory/views.h"
 #include "tests/sim/stage.h"
@@ -129,6 +131,29 @@ TEST(PendingViews, AreNotWaitedForByAHousekeeperThatHasSwept) {
   }
 }
 
+// A client that could not give its entry back has ended, and the process has another one.
+TEST(PendingViews, AreNotHeldUpByAnAbandonedEntry) {
+  Stage stage(kMirrored);
+  const uint32_t client = stage.AddClient();
+  auto& store = static_cast<kvs::StoreCore&>(stage.store(client));
+  const kvs::ClaimedEntry entry{7, kvs::OwnerWord().ClaimedBy(store.node().id(), store.node().incarnation())};
+  for (const krcore::NodeId node : stage.memory_nodes().ChainOf(1)) {
+    std::memcpy(&stage.memory_nodes().BytesOf(node)[kvs::EntryOffset(entry.index)], &entry.owner, sizeof(entry.owner));
+  }
+  ASSERT_TRUE(store.state().held_entries.Hold(entry.index));
+  store.state().held_entries.Abandon(entry);
+  BeginView(stage, client);
+  const int64_t took_ns = Time(stage, [&] {
+    stage.PollUntil(
+        client, [&] { return stage.memory_nodes().configuration().active; }, /*most=*/1'000'000);
+  });
+  EXPECT_TRUE(stage.memory_nodes().configuration().active);
+  EXPECT_LT(took_ns, kShortNs);
+  ASSERT_TRUE(stage.PollUntil(
+      client, [&] { return Entries(stage) == 1; }, /*most=*/1'000'000))
+      << "not given back";
+}
+
 // Two clients, and a keeper whose replica has just joined, which the keeper does not know.
 struct Joined {
   uint32_t client = 0, silent = 0;
@@ -151,6 +176,7 @@ Joined JoinReplica(Stage& stage) {
     poll();
     stage.StepKeeper();
   }
+  EXPECT_TRUE(has_joined());
   return joined;
 }
 
@@ -163,6 +189,7 @@ TEST(PendingViews, AreNotWaitedForByAKeeperWhoseReplicaHasJoined) {
     (void)JoinReplica(stage);
     for (; last < 10'000 && !IsMember(stage); ++last) stage.StepKeeper();
     ASSERT_TRUE(IsMember(stage));
+    ASSERT_GT(last, 0);
   }
   for (int before = 1; before <= std::min(last, 2); ++before) {
     Stage stage(kMirrored);

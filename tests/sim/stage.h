@@ -52,6 +52,7 @@ class Stage {
   // ---- clients, by number from 0
   uint32_t AddClient(uint32_t lanes = 32);
   kvs::Client& client(uint32_t c) { return *actors_[c].client; }
+  kvs::Store& store(uint32_t c) { return *actors_[c].store; }
   krcore::NodeId NodeOf(uint32_t c) { return actors_[c].store->node().id(); }
   // Ends the client in order. Its process stays, and begins another client with Reopen.
   void Close(uint32_t c) { actors_[c].client.reset(); }
