@@ -124,7 +124,8 @@ Task<Step> Mover::TellMark() {
 Task<Step> Mover::MoveTables(bool* all) {
   *all = false;
   std::vector<uint64_t> entries;
-  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&entries));
+  bool behind = false;  // no pool is mirrored
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&entries, &behind));
   const auto lies_there = [this](uint64_t word) {
     const DirectoryEntry entry(word);
     return entry.has_subtable() && entry.subtable().node == drain_->node;

@@ -283,23 +283,49 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
 
 // ---- [Empty 3] scanning
 
-Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries) {
+// Reads words into image_. Where pools are mirrored, what the head has follows them. If a client stopped in the middle
+// of a CAS, that has a word which the tail lacks, and whoever changes it brings it to the tail. The head is read first:
+// a word that has left it by then is at the tail, or was.
+Task<Step> Mover::ReadImage(GlobalAddress from, uint64_t bytes) {
+  if (!image_.Grow(common_.node, std::max(2 * bytes, common_.shape.geometry.bytes()))) co_return Step::kFull;
+  std::byte* const image = image_.memory.get();
+  const auto length = static_cast<uint32_t>(bytes);
+  const uint32_t lkey = image_.region->lkey();
+  if (common_.shape.mirrored) {
+    op_.batch.ReadReplica(ReadAt::kHead, from, image + bytes, length, lkey);
+    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+  }
+  op_.batch.Read(from, image, length, lkey);
+  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+  if (!common_.shape.mirrored || Mutated(Mutation::kScanIgnoresHead)) std::memcpy(image + bytes, image, bytes);
+  co_return Step::kOk;
+}
+
+// Brings what the head has to the tail, which had this word.
+Task<Step> Mover::Help(GlobalAddress at, uint64_t word, Word whose) {
+  op_.batch.CompareSwap(at, word, word, &op_.buffers->cas[0], whose);
+  const Outcome helped = co_await op_.batch.Run();
+  co_return helped == Outcome::kOk ? Step::kOk : Step::kUnavailable;
+}
+
+// *behind: the head had other entries, which are now at the tail.
+Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries, bool* behind) {
   // Read only the part in use: an entry of depth d has descendants only below 2^d, except those of splits under way,
   // which make the scan invalid anyway.
   uint32_t depth = 5;
   for (;;) {
-    const uint64_t bytes = sizeof(uint64_t) << depth;
-    if (!image_.Grow(common_.node, std::max<uint64_t>(bytes, common_.shape.geometry.bytes()))) {
-      co_return Step::kFull;
-    }
-    op_.batch.Read(table_.directory.EntryAddress(0), image_.memory.get(), static_cast<uint32_t>(bytes),
-                   image_.region->lkey());
-    KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-    entries->resize(size_t{1} << depth);
-    std::memcpy(entries->data(), image_.memory.get(), bytes);
+    const size_t count = size_t{1} << depth;
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadImage(table_.directory.EntryAddress(0), count * sizeof(uint64_t)));
+    const auto* const words = reinterpret_cast<const uint64_t*>(image_.memory.get());
+    entries->assign(words, words + count);
+    std::vector<uint64_t> at_head(words + count, words + 2 * count);
     uint32_t deepest = 0;
-    for (const uint64_t word : *entries) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint64_t word = (*entries)[i];
       if (DirectoryEntry(word).present()) deepest = std::max(deepest, DirectoryEntry(word).depth() + 1);
+      if (at_head[i] == word) continue;
+      *behind = true;
+      KVS_CO_RETURN_UNLESS_OK(co_await Help(table_.directory.EntryAddress(i), word, Word::kAnyones));
     }
     if (deepest <= depth || depth == kMaxDepth) co_return Step::kOk;
     depth = std::min(deepest, kMaxDepth);
@@ -313,7 +339,8 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
   std::vector<uint64_t> before, after;
   under_way_.clear();
   KVS_CO_RETURN_UNLESS_OK(co_await StayElected());
-  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&before));
+  bool behind = false;
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&before, &behind));
   bool still = true;
   for (uint32_t index = 0; index < before.size(); ++index) {
     const DirectoryEntry entry(before[index]);
@@ -331,8 +358,8 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
     still &= visited != Step::kRestart;
     if (visited != Step::kOk && visited != Step::kRestart) co_return visited;
   }
-  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&after));
-  *valid = (still && before == after) || Mutated(Mutation::kScanUnchecked);
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadDirectory(&after, &behind));
+  *valid = (still && !behind && before == after) || Mutated(Mutation::kScanUnchecked);
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
 
@@ -345,14 +372,14 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   op_.epoch = epochs_.home.epoch();
   uint64_t& named = op_.buffers->directory[0];
   op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
-  op_.batch.Read(table, image_.memory.get(), static_cast<uint32_t>(geometry.bytes()), image_.region->lkey());
-  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadImage(table, geometry.bytes()));
   if (named != entry.word()) co_return Step::kRestart;
   CountReference(table);
-  std::vector<Slot> slots(geometry.slots());
+  std::vector<Slot> slots(geometry.slots()), at_head(geometry.slots());
   uint32_t used = 0;
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     std::memcpy(&slots[s], image_.memory.get() + SlotOffset(s), sizeof(Slot));
+    std::memcpy(&at_head[s], image_.memory.get() + geometry.bytes() + SlotOffset(s), sizeof(Slot));
     used += slots[s].has_block() ? 1 : 0;
   }
   if (census != nullptr) {
@@ -363,6 +390,11 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   }
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     const Slot slot = slots[s];
+    const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
+    if (at_head[s] != slot && at_head[s].has_block() && CountReference(at_head[s].block())) {
+      KVS_CO_RETURN_UNLESS_OK(co_await Help(at, slot.word(), Word::kAnyonesSlot));
+      continue;
+    }
     if (!slot.has_block()) continue;
     if (epochs_.own_work.closing) co_return Step::kFull;
     const GlobalAddress block = slot.block();
@@ -381,7 +413,6 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     }
     if (!CountReference(block)) continue;
     if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
-    const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0], Word::kAnyonesSlot);

@@ -116,7 +116,9 @@ class Mover : private Part {
   Task<Step> WaitForAll(std::span<const Victim> victims = {});
   bool MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const;
   bool AllAnnounced(uint64_t epoch, std::span<const Victim> victims) const;
-  Task<Step> ReadDirectory(std::vector<uint64_t>* entries);
+  Task<Step> ReadImage(GlobalAddress from, uint64_t bytes);
+  Task<Step> ReadDirectory(std::vector<uint64_t>* entries, bool* behind);
+  Task<Step> Help(GlobalAddress at, uint64_t word, Word whose);
   Task<Step> Scan(Census* census, bool* valid);
   Task<Step> VisitTable(uint32_t index, DirectoryEntry entry, Census* census);
   Task<Step> ReadLength(GlobalAddress block, uint64_t* bytes);

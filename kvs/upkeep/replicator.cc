@@ -215,11 +215,18 @@ Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
     Operation& op = co_await epochs_.operations.LeaseOwnOperation();
     const OperationLease lease(epochs_.operations, op);
     batch_.Follow(op.batch);
-    batch_.Read(table_.directory.EntryAddress(begin), buffers.tail.data(), kWindow * sizeof(uint64_t));
+    const GlobalAddress at = table_.directory.EntryAddress(begin);
+    batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), kWindow * sizeof(uint64_t));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    batch_.Read(at, buffers.tail.data(), kWindow * sizeof(uint64_t));
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    std::vector<uint32_t> todo;
     for (uint32_t i = 0; i < kWindow; ++i) {
-      if (DirectoryEntry(buffers.tail[i]).present()) found.push_back(begin + i);
+      const uint64_t word = buffers.tail[i], at_head = Mutated(Mutation::kSweepIgnoresHead) ? word : buffers.head[i];
+      if (at_head != word) todo.push_back(i);
+      if (DirectoryEntry(word).present() || DirectoryEntry(at_head).present()) found.push_back(begin + i);
     }
+    KVS_CO_RETURN_UNLESS_OK(co_await Push(at, 0, false, todo));
   }
   report_->all_tables = found.size();
   for (const uint32_t index : found) {
@@ -258,10 +265,11 @@ Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
     const uint64_t window = std::min<uint64_t>(sizeof(buffers.tail), bytes - begin);
-    batch_.Read({table.node, table.offset + begin}, buffers.tail.data(), static_cast<uint32_t>(window));
+    // In this order: a word that has left the head by then is at the tail, or was.
+    const GlobalAddress at{table.node, table.offset + begin};
+    batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), static_cast<uint32_t>(window));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    batch_.ReadReplica(ReadAt::kHead, {table.node, table.offset + begin}, buffers.head.data(),
-                       static_cast<uint32_t>(window));
+    batch_.Read(at, buffers.tail.data(), static_cast<uint32_t>(window));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     const auto is_there = [pool](Slot slot) { return slot.has_block() && slot.block().node == pool; };
     std::vector<uint32_t> todo;
@@ -270,7 +278,7 @@ Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
       const bool at_head = is_there(Slot(buffers.head[w])) && !Mutated(Mutation::kSweepIgnoresHead);
       if (is_there(Slot(buffers.tail[w])) || at_head) todo.push_back(w);
     }
-    KVS_CO_RETURN_UNLESS_OK(co_await Push({table.node, table.offset + begin}, begin, true, todo));
+    KVS_CO_RETURN_UNLESS_OK(co_await Push(at, begin, true, todo));
   }
   co_return Step::kOk;
 }

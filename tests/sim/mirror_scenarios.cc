@@ -20,6 +20,7 @@ using kvs::Mutation;
 
 constexpr uint32_t kKey = 7;
 constexpr uint32_t kKeys = 4;
+constexpr uint32_t kMostKeys = 60;        // until a subtable splits
 constexpr krcore::NodeId kOtherPool = 2;  // the home is pool 1
 constexpr int64_t kLeaseNs = 1'000 * kMs;
 constexpr uint32_t kPollsToCas = 5;  // of an Update of a key of which the client knows nothing
@@ -65,6 +66,21 @@ bool NamesAtHeadAlone(Stage& stage, krcore::NodeId pool) {
   for (uint32_t s = 0; kvs::SlotOffset(s) < head.size(); ++s) {
     const uint64_t at = kvs::SlotOffset(s);
     if (names(&head[at]) && !names(&tail[at])) return true;
+  }
+  return false;
+}
+
+// Whether the head of the home has a directory entry that names a subtable in the other pool, and the tail has not.
+bool NamesTableAtHeadAlone(Stage& stage) {
+  const std::vector<krcore::NodeId> chain = stage.memory_nodes().ChainOf(1);
+  const auto entry = [&](krcore::NodeId node, uint32_t index) {
+    uint64_t word = 0;
+    std::memcpy(&word, &stage.memory_nodes().BytesOf(node)[kvs::kDirectoryOffset + index * sizeof(word)], sizeof(word));
+    return kvs::DirectoryEntry(word);
+  };
+  for (uint32_t index = 0; index < 64; ++index) {
+    const kvs::DirectoryEntry head = entry(chain.front(), index), tail = entry(chain.back(), index);
+    if (head.present() && !tail.present() && head.subtable().node == kOtherPool) return true;
   }
   return false;
 }
@@ -237,6 +253,13 @@ RunResult LateCasWhileAReplicaJoins(uint64_t point) {
   return result;
 }
 
+// The only client gives memory back, of which there is none. For a lease from then on it does not try again, although
+// it finds a client dead: the mover would bring words of the head to the tail.
+void CompactInVain(Stage& stage, uint32_t c) {
+  stage.BeginCompaction(c);
+  stage.Finish(c);
+}
+
 // A client dies when the head of the home, and no other replica, has a word that names a block in another pool. Then a
 // memory node joins that pool. It must get the block: somebody will bring that word to the tail.
 RunResult BlockOfAWordAtTheHead(uint64_t point) {
@@ -245,6 +268,7 @@ RunResult BlockOfAWordAtTheHead(uint64_t point) {
           [](Stage& stage) {
             const uint32_t other = stage.AddClient();
             for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kInsert, key);
+            CompactInVain(stage, other);
             // A client takes memory in any pool until it knows where the tables are.
             const uint32_t dying = stage.AddClient();
             for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Begin(dying, OpKind::kUpdate, key);
@@ -259,6 +283,60 @@ RunResult BlockOfAWordAtTheHead(uint64_t point) {
   return result;
 }
 
+// A client dies when the head of the home, and no other replica, has its word that names a block. Another client
+// empties the chunk of that block, uses it again, and then brings that word to the tail.
+RunResult ChunkOfAWordAtTheHead(uint64_t point) {
+  RunResult result;
+  const auto replicas = static_cast<uint32_t>(2 + point % 2);
+  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLeaseNs}, &result,
+          [point](Stage& stage) {
+            const uint32_t dying = stage.AddClient(), other = stage.AddClient();
+            for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(dying, OpKind::kInsert, key);
+            (void)stage.Begin(dying, OpKind::kInsert, kKey);
+            const bool held = HoldWhen(stage, dying, [&] { return IsUnderWay(stage); });
+            stage.Kill(dying);
+            stage.BeginCompaction(other);
+            for (uint32_t round = 0; round < 4'000 && !stage.Idle(other); ++round) {
+              stage.Poll(other);
+              stage.Wait(kMs);
+            }
+            for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kUpdate, key);
+            if (point / 2 % 2 == 0) (void)stage.Do(other, OpKind::kInsert, kKey);
+            return held && stage.client(other).stats().chunks_freed > 0;
+          });
+  return result;
+}
+
+// A client dies in a split, when the head of the home, and no other replica, has the directory entry that names the new
+// subtable. A memory node joins that table's pool, and must get the table.
+RunResult TableOfAWordAtTheHead(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result,
+          [](Stage& stage) {
+            const uint32_t other = stage.AddClient();
+            const std::vector<krcore::NodeId> chain = stage.memory_nodes().ChainOf(kOtherPool);
+            stage.KillMemoryNode(chain.back());
+            (void)ViewsOf(stage, other).Suspect(kOtherPool, ViewsOf(stage, other).Find(kOtherPool)->tail());
+            (void)stage.PollUntil(other, [&] { return !ViewsOf(stage, other).changing(); });
+            CompactInVain(stage, other);
+            const uint32_t dying = stage.AddClient();
+            bool held = false;
+            uint32_t key = 0;
+            for (; key < kMostKeys && !held; ++key) {
+              const uint32_t insert = stage.Begin(dying, OpKind::kInsert, key);
+              (void)HoldWhen(stage, dying, [&] { return stage.Ended(insert) || NamesTableAtHeadAlone(stage); });
+              held = !stage.Ended(insert);
+            }
+            stage.Kill(dying);
+            (void)stage.Join();
+            AwaitMember(stage, other);
+            stage.KillMemoryNode(chain.front());
+            for (; key > 0; --key) (void)stage.Do(other, OpKind::kPut, key - 1);
+            return held && stage.keeper().state == kvs::ReplicaState::kMember;
+          });
+  return result;
+}
+
 }  // namespace
 
 std::vector<Scenario> MirrorScenarios() {
@@ -268,6 +346,8 @@ std::vector<Scenario> MirrorScenarios() {
       {"HopThatArrivesBehindTheLease", {Mutation::kHopsWithoutLease}, 4, HopThatArrivesBehindTheLease},
       {"HopWhileAViewIsAcknowledged", {Mutation::kAcknowledgedEarly}, 16, HopWhileAViewIsAcknowledged},
       {"LateCasWhileAReplicaJoins", {Mutation::kPromotionUnchecked}, 20, LateCasWhileAReplicaJoins},
+      {"ChunkOfAWordAtTheHead", {Mutation::kScanIgnoresHead}, 4, ChunkOfAWordAtTheHead},
+      {"TableOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, TableOfAWordAtTheHead},
       {"BlockOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, BlockOfAWordAtTheHead},
   };
 }
