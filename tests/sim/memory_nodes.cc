@@ -129,12 +129,12 @@ std::vector<NodeId> MemoryNodes::PoolsInUse() const {
   return pools;
 }
 
-std::vector<NodeId> MemoryNodes::Dispensable(NodeId doomed) const {
+std::vector<NodeId> MemoryNodes::Dispensable(std::span<const NodeId> away) const {
   std::vector<NodeId> all;
   if (!mirrored()) return all;
   const kvs::Configuration now = configuration();
   const auto add = [&](std::vector<NodeId> nodes, size_t more_than) {
-    std::erase_if(nodes, [&](NodeId node) { return IsDead(node) || node == doomed; });
+    std::erase_if(nodes, [&](NodeId node) { return IsDead(node) || std::ranges::find(away, node) != away.end(); });
     if (nodes.size() > more_than) all.insert(all.end(), nodes.begin(), nodes.end());
   };
   for (const kvs::PoolView& view : now.pools) {

@@ -66,9 +66,9 @@ class MemoryNodes {
   std::vector<krcore::NodeId> ChainOf(krcore::NodeId pool) const;
   // Returns the ids of the pools that may have keys.
   std::vector<krcore::NodeId> PoolsInUse() const;
-  // Returns the nodes that may die, as every pool with keys must keep a replica: the living ones of the pools of whose
-  // chain two live, learners, and those of pools that are not in use. `doomed` is one that is about to die.
-  std::vector<krcore::NodeId> Dispensable(krcore::NodeId doomed = krcore::kNoNode) const;
+  // Returns the nodes that may fail, as every pool with keys must keep a replica: the living ones of the pools of whose
+  // chain two live, learners, and those of pools that are not in use. `away`: they do not count as living.
+  std::vector<krcore::NodeId> Dispensable(std::span<const krcore::NodeId> away) const;
   bool IsDead(krcore::NodeId node) const { return world_.IsDead(node); }
 
   // The memory of a node; also of a dead one, as it was when it died.

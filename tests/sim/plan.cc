@@ -46,8 +46,7 @@ void AddJoins(std::mt19937_64& random, Plan* plan) {
     for (uint32_t count = 1 + below(3); count > 0; --count) join_after(at);
   }
   plan->faults.insert(plan->faults.end(), more.begin(), more.end());
-  std::stable_sort(plan->faults.begin(), plan->faults.end(),
-                   [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+  std::ranges::stable_sort(plan->faults, {}, &Fault::at_operation);
 }
 
 }  // namespace
@@ -65,7 +64,9 @@ const char* FaultName(FaultKind kind) {
                                                       "compaction",
                                                       "drain",
                                                       "memory node dies",
-                                                      "memory node joins"};
+                                                      "memory node joins",
+                                                      "memory node is cut off",
+                                                      "memory node stops"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -153,8 +154,9 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
       Fault fault;
       fault.kind = kind;
       fault.at_operation = below(plan.operations);
-      if (kind == FaultKind::kDrain) fault.at_operation /= 4;  // a drain takes long
+      if (kind == FaultKind::kDrain && !plan.joins) fault.at_operation /= 4;  // a drain takes long
       fault.duration_ns = LogUniform(random, 5 * kUs, kLongestPauseNs);
+      if (kind == FaultKind::kJoin) fault.slow_ns = LogUniform(random, 20 * kMs, 1'000 * kMs);
       if (kind == FaultKind::kPauseSplitter) fault.duration_ns = (105 + below(150)) * kMs;
       if (kind == FaultKind::kKill) {
         fault.duration_ns = LogUniform(random, kUs, kLongestDelayNs);
@@ -164,6 +166,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
       plan.faults.push_back(fault);
     }
   };
+  const auto sort_faults = [&plan] { std::ranges::stable_sort(plan.faults, {}, &Fault::at_operation); };
   if (!storm && below(4) != 0) {  // the other runs go without faults of this kind: nothing may fail there
     add(FaultKind::kKill, below(3));
     add(FaultKind::kBreakQueues, below(4) == 0 ? 1 + below(3) : 0);
@@ -176,8 +179,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
   add(FaultKind::kArrive, below(3));
   add(FaultKind::kLeave, below(3));
   add(FaultKind::kCompact, below(8));
-  std::stable_sort(plan.faults.begin(), plan.faults.end(),
-                   [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+  sort_faults();
   for (const Fault& fault : plan.faults) {
     plan.queues_break |= fault.kind == FaultKind::kBreakQueues || fault.kind == FaultKind::kBreakNode;
   }
@@ -191,18 +193,25 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
   if (!storm && plan.memory_nodes > 1 && below(2) == 0) {
     plan.drains = true;
     add(FaultKind::kDrain, 1 + below(3));
-    std::stable_sort(plan.faults.begin(), plan.faults.end(),
-                     [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+    sort_faults();
   }
   plan.housekeeper = below(3) == 0;
   const uint32_t drawn = below(5) < 2 ? 2 + below(2) : 1;
   plan.replicas = replicas != 0 ? replicas : drawn;
   if (plan.replicas > 1) {
     add(FaultKind::kKillMemoryNode, below(4));
-    std::stable_sort(plan.faults.begin(), plan.faults.end(),
-                     [](const Fault& a, const Fault& b) { return a.at_operation < b.at_operation; });
+    sort_faults();
     plan.joins = joins || below(2) == 0;
     if (plan.joins) AddJoins(random, &plan);
+  }
+  if (plan.replicas > 1 || plan.queues_break) {
+    add(FaultKind::kCutOff, below(2) * below(3));
+    add(FaultKind::kStop, below(2) * below(3));
+    if (plan.joins && below(2) == 0) {
+      add(FaultKind::kDrain, 1 + below(4));
+      add(FaultKind::kJoin, 1 + below(2));  // somebody takes the place
+    }
+    sort_faults();
   }
   return plan;
 }
@@ -240,7 +249,8 @@ std::string Plan::ToString() const {
       text += std::string(", and is killed ") + (fault.before ? "before" : "behind") + " verb " +
               std::to_string(fault.verb);
     }
-    if (fault.kind <= FaultKind::kStall) text += ", " + std::to_string(fault.duration_ns / kUs) + " us";
+    if (fault.kind <= FaultKind::kStall || fault.kind >= FaultKind::kCutOff)
+      text += ", " + std::to_string(fault.duration_ns / kUs) + " us";
     text += "\n";
   }
   return text;

@@ -29,11 +29,13 @@ enum class FaultKind : uint8_t {
   kArrive,          // a new process, or a new client of a living one
   kLeave,           // a client ends
   kCompact,         // a client gives memory back, while the others run
-  kDrain,           // a client empties a pool; if it succeeds, the pool's memory is lost
+  kDrain,           // a client empties a pool, or a memory node that has joined; if it succeeds, the memory is lost
   kKillMemoryNode,  // a replica of a mirrored pool that has another one
   kJoin,            // a new memory node, which becomes a replica or a pool
+  kCutOff,          // a memory node cannot be reached for a while, though it lives
+  kStop,            // a memory node serves nothing for a while, and then what has come meanwhile
 };
-inline constexpr uint32_t kFaultKinds = 13;
+inline constexpr uint32_t kFaultKinds = 15;
 const char* FaultName(FaultKind kind);
 
 struct Fault {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -161,11 +162,18 @@ class Simulation {
   void Inject(const Fault& fault);
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
   void BeginDrain(int64_t duration_ns);
-  kvs::Task<void> RunDrain(ClientState* state, NodeId pool, int64_t timeout_ms, bool give_back);
-  // No chunk of the pool may be taken. Destroys the contents of its memory, in all replicas.
-  void LoseMemory(NodeId pool);
+  kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
+  // Where pools are mirrored, none may have the drained memory node any more. Stops it, or returns false.
+  bool EndDrained(NodeId node);
+  // Where they are not, nothing of the drained memory node may be in use. Destroys what it holds.
+  void LoseMemory(NodeId node);
   // Returns the node of any replica of any pool.
   NodeId AnyMemoryNode();
+  // Returns the memory nodes that are about to die, cut off or stopped.
+  std::vector<NodeId> Away() const;
+  // Cuts off, or stops, a memory node without which every pool still has a replica.
+  void Hide(const Fault& fault);
+  bool AnyNodeFailed() const;
   // Kills a memory node without which every pool still has a replica.
   void KillMemoryNode(int64_t linger_ns);
 
@@ -236,12 +244,13 @@ class Simulation {
   bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
   std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
   kvs::Configuration watched_;
-  int64_t watched_ns_ = 0;  // when that was another one
+  int64_t watched_ns_ = 0;            // when that was another one
+  std::map<NodeId, int64_t> hidden_;  // memory nodes that were cut off or stopped, and until when
   std::vector<uint32_t> final_reads_;
 
   size_t next_fault_ = 0;
-  std::array<const ClientState*, 4> drainers_{};  // by pool: the client that empties it
-  std::vector<int64_t> ambushes_;                 // how long the next splitters are to be paused
+  std::map<NodeId, const ClientState*> drainers_;  // by memory node: the client that empties it
+  std::vector<int64_t> ambushes_;                  // how long the next splitters are to be paused
   Phase phase_ = Phase::kGrowth;
   bool accepting_ = false;  // operations may begin
   bool closing_ = false;

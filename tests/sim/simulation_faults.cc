@@ -26,7 +26,7 @@ Process* Simulation::AnyProcess(bool may_be_doomed, bool may_join) {
 Process* Simulation::AnyVictim() {
   std::vector<Process*> victims, joiners;
   const NodeId doomed = DoomedMemoryNode();
-  const std::vector<NodeId> needed_by_none = memory_nodes_.Dispensable(doomed);
+  const std::vector<NodeId> needed_by_none = memory_nodes_.Dispensable(Away());
   for (Process& process : processes_) {
     if (process.dead || process.doomed) continue;
     if (process.memory_node == krcore::kNoNode) {
@@ -140,6 +140,8 @@ void Simulation::Inject(const Fault& fault) {
     }
     case FaultKind::kDrain: return BeginDrain(fault.duration_ns);
     case FaultKind::kKillMemoryNode: return KillMemoryNode(fault.duration_ns);
+    case FaultKind::kCutOff:
+    case FaultKind::kStop: return Hide(fault);
     case FaultKind::kJoin: return Join(fault);
   }
 }
@@ -151,50 +153,63 @@ kvs::Task<void> Simulation::RunCompaction(kvs::Client* client, bool thorough) {
   result_.counts.blocks_moved += report.blocks_moved;
 }
 
-// Drains a pool that no living client empties. A dead client may have begun with it, and died in the middle.
+// Drains a memory node that no living client empties. A dead client may have begun with it, and died in the middle. If
+// pools are mirrored, only those can be drained that have joined: the others have no process that looks after them.
 void Simulation::BeginDrain(int64_t duration_ns) {
   ClientState* state = AnyClient();
-  const NodeId pool = 2 + Below(plan_.memory_nodes - 1);
-  const ClientState*& drainer = drainers_[pool];
-  if (state == nullptr || (drainer != nullptr && drainer->alive())) return;
+  const Joiner* const joiner = AnyJoiner();
+  if (state == nullptr || (memory_nodes_.mirrored() && joiner == nullptr)) return;
+  const NodeId node = memory_nodes_.mirrored() ? joiner->process->memory_node : 2 + Below(plan_.memory_nodes - 1);
+  const ClientState*& drainer = drainers_[node];
+  if (drainer != nullptr && drainer->alive()) return;
   drainer = state;
   ++result_.counts.drains_begun;
-  state->client->Spawn(RunDrain(state, pool, 2'000 + duration_ns / kMs, Chance(0.8)));
+  state->client->Spawn(RunDrain(state, node, 2'000 + duration_ns / kMs, Chance(0.8)));
 }
 
-kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId pool, int64_t timeout_ms, bool give_back) {
+kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back) {
   kvs::Client* const client = state->client.get();
   kvs::DrainReport report;
-  const Status drained = co_await client->DrainNodeAsync(pool, {.timeout_ms = timeout_ms}, &report);
-  Trace("client %u has drained pool %u: %s", state->number, pool, drained.ToString().c_str());
+  const Status drained = co_await client->DrainNodeAsync(node, {.timeout_ms = timeout_ms}, &report);
+  Trace("client %u has drained memory node %u: %s", state->number, node, drained.ToString().c_str());
   result_.counts.tables_moved += report.tables_moved;
-  drainers_[pool] = nullptr;
+  drainers_[node] = nullptr;
   if (closing_ || drained == StatusCode::kBadState) co_return;  // the client is closing
   if (drained.ok()) {
-    ++result_.counts.drains;
-    LoseMemory(pool);
+    if (!memory_nodes_.mirrored()) LoseMemory(node);
+    if (memory_nodes_.mirrored() && EndDrained(node)) co_return;
   }
   // If the node is not taken back, another drain goes on with it, or nobody uses it any more.
   Status taken_back(StatusCode::kUnavailable, "not tried");
   for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
-    taken_back = co_await client->UndrainNodeAsync(pool);
+    taken_back = co_await client->UndrainNodeAsync(node);
   }
 }
 
-void Simulation::LoseMemory(NodeId pool) {
-  for (const NodeId node : memory_nodes_.ChainOf(pool)) {
-    const bool counts = !memory_nodes_.IsDead(node);
-    const std::span<std::byte> memory = memory_nodes_.BytesOf(node, pool);
-    const uint64_t chunks = memory.size() / plan_.chunk_bytes;
-    for (uint64_t chunk = kvs::ReservedChunks(memory.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
-      kvs::ChunkWord word;
-      std::memcpy(&word, &memory[kvs::ChunkWordOffset(chunk)], sizeof(word));
-      if (counts && word.kind() != kvs::ChunkKind::kFree) {
-        return Violation("drain", "pool " + std::to_string(pool) + " is drained, and its chunk " +
-                                      std::to_string(chunk) + " is taken at memory node " + std::to_string(node));
-      }
-      std::memset(&memory[chunk * plan_.chunk_bytes], 0xa5, plan_.chunk_bytes);
+bool Simulation::EndDrained(NodeId node) {
+  ++result_.counts.replicas_drained;
+  if (memory_nodes_.PoolOf(node) != krcore::kNoNode) {
+    Violation("drain", "memory node " + std::to_string(node) + " is drained, and is a replica");
+  }
+  if (Chance(0.5)) return false;
+  const auto process = std::ranges::find(processes_, node, &Process::memory_node);
+  world_.Kill(process->store->node().id(), 0);
+  (void)CheckDeath(*process);
+  return true;
+}
+
+void Simulation::LoseMemory(NodeId node) {
+  ++result_.counts.drains;
+  const std::span<std::byte> memory = memory_nodes_.BytesOf(node);
+  const uint64_t chunks = memory.size() / plan_.chunk_bytes;
+  for (uint64_t chunk = kvs::ReservedChunks(memory.size(), plan_.chunk_bytes); chunk < chunks; ++chunk) {
+    kvs::ChunkWord word;
+    std::memcpy(&word, &memory[kvs::ChunkWordOffset(chunk)], sizeof(word));
+    if (word.kind() != kvs::ChunkKind::kFree) {
+      return Violation("drain", "memory node " + std::to_string(node) + " is drained, and its chunk " +
+                                    std::to_string(chunk) + " is taken");
     }
+    std::memset(&memory[chunk * plan_.chunk_bytes], 0xa5, plan_.chunk_bytes);
   }
 }
 
@@ -204,8 +219,33 @@ NodeId Simulation::AnyMemoryNode() {
   return MemoryNodes::NodeOf(pool, plan_.replicas > 1 ? Below(plan_.replicas) : 0);
 }
 
+std::vector<NodeId> Simulation::Away() const {
+  std::vector<NodeId> away{DoomedMemoryNode()};
+  for (const auto& [node, until_ns] : hidden_) {
+    if (until_ns > world_.now_ns()) away.push_back(node);
+  }
+  return away;
+}
+
+void Simulation::Hide(const Fault& fault) {
+  // Where pools are not mirrored, operations may fail, and any memory node may.
+  const std::vector<NodeId> candidates =
+      memory_nodes_.mirrored() ? memory_nodes_.Dispensable(Away()) : std::vector{AnyMemoryNode()};
+  if (candidates.empty()) return;
+  const NodeId node = candidates[Below(candidates.size())];
+  const bool cut_off = fault.kind == FaultKind::kCutOff;
+  Trace("memory node %u %s for %ld us", node, cut_off ? "is cut off" : "stops", fault.duration_ns / kUs);
+  ++(cut_off ? result_.counts.memory_nodes_cut_off : result_.counts.memory_nodes_stopped);
+  hidden_[node] = world_.now_ns() + fault.duration_ns;
+  SlowDown(fault.duration_ns);
+  if (cut_off) return world_.CutOff(node, fault.duration_ns);
+  world_.Freeze(node, fault.duration_ns);
+}
+
+bool Simulation::AnyNodeFailed() const { return result_.counts.memory_node_deaths > 0 || !hidden_.empty(); }
+
 void Simulation::KillMemoryNode(int64_t linger_ns) {
-  const std::vector<NodeId> candidates = memory_nodes_.Dispensable(DoomedMemoryNode());
+  const std::vector<NodeId> candidates = memory_nodes_.Dispensable(Away());
   if (candidates.empty()) return;
   const NodeId victim = candidates[Below(candidates.size())];
   const std::vector<NodeId> chain = memory_nodes_.ChainOf(memory_nodes_.PoolOf(victim));

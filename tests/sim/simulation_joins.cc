@@ -146,7 +146,7 @@ std::string Simulation::Lacking() const {
   if (std::ranges::none_of(joiners_, &Joiner::alive)) return {};
   const kvs::Configuration now = memory_nodes_.configuration();
   std::string text = now.active ? "" : "view " + std::to_string(now.number) + " is pending\n";
-  uint32_t free = 0;
+  std::vector<NodeId> free;
   for (const Joiner& joiner : joiners_) {
     if (!joiner.alive() || joiner.state == kvs::ReplicaState::kRemoved) continue;
     const NodeId node = joiner.process->memory_node;
@@ -156,12 +156,20 @@ std::string Simulation::Lacking() const {
       text += name + " is a learner of pool " + std::to_string(view->pool) + "\n";
     }
     // Only who is alone in a new pool gives that up.
-    free += view == nullptr || (!view->in_use && view->chain.size() == 1 && !view->learner.exists());
+    if (view == nullptr || (!view->in_use && view->chain.size() == 1 && !view->learner.exists())) free.push_back(node);
   }
-  for (const kvs::PoolView& view : now.pools) {
-    if (free == 0 || !view.in_use || view.chain.size() >= now.replicas) continue;
-    text += "pool " + std::to_string(view.pool) + " has " + std::to_string(view.chain.size()) + " replicas\n";
+  for (const NodeId node : free) {
+    const auto told = std::ranges::find(now.nodes, node, [](const auto& each) { return each.replica.node; });
+    if (told == now.nodes.end()) {
+      text += "memory node " + std::to_string(node) + " has told nothing\n";
+      continue;
+    }
+    for (const kvs::PoolView& view : now.pools) {
+      if (!view.in_use || !now.Lacks(view, told->replica)) continue;
+      text += "pool " + std::to_string(view.pool) + " has " + std::to_string(view.chain.size()) + " replicas\n";
+    }
   }
+  if (kvs::Configuration next = now; now.active && next.RemoveExcess()) text += "a pool has too many replicas\n";
   return text;
 }
 

@@ -19,6 +19,11 @@ void Simulation::Drain() {
   tempo_ns_ = kUs;
   const int64_t begun_ns = progress_ns_ = world_.now_ns();
   ambushes_.clear();
+  for (auto& [node, until_ns] : hidden_) {
+    until_ns = begun_ns;
+    world_.CutOff(node, 0);
+    world_.Freeze(node, 0);
+  }
   for (ClientState& state : clients_) {
     state.paused_until_ns = 0;
     state.next_poll_ns = std::min(state.next_poll_ns, begun_ns);
@@ -35,8 +40,8 @@ void Simulation::Drain() {
 }
 
 bool Simulation::Busy() const {
-  const bool draining = std::any_of(drainers_.begin(), drainers_.end(),
-                                    [](const ClientState* drainer) { return drainer != nullptr && drainer->alive(); });
+  const bool draining = std::ranges::any_of(
+      drainers_, [](const auto& drain) { return drain.second != nullptr && drain.second->alive(); });
   return draining || std::any_of(clients_.begin(), clients_.end(),
                                  [](const ClientState& state) { return state.alive() && state.in_flight > 0; });
 }
@@ -122,8 +127,8 @@ surgekv_test::PoolReport Simulation::MemoryReport(uint32_t from_tail) const {
 // again with another block, and meets its INS only if it has to insert once more in the same table: not if another
 // client has put the key meanwhile. All other clients end what they have begun.
 bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
-  if (world_.stats().broken > 0 || any_gave_up_)
-    return true;  // the verb that would have ended it may have broken, whoever posted it
+  // The verb that would have ended it may have failed, whoever posted it.
+  if (world_.stats().broken > 0 || any_gave_up_ || (!memory_nodes_.mirrored() && AnyNodeFailed())) return true;
   if (left.kind == surgekv_test::Leftover::Kind::kTentative) {
     uint32_t id = 0;
     if (!IdOf(left.value, &id) || id == 0 || id > history_.size()) return false;
@@ -132,7 +137,7 @@ bool Simulation::MayBeLeft(const surgekv_test::Leftover& left) const {
     const ClientState& owner = clients_[insert.client - 1];
     if (insert.end == 0) return owner.process->dead;
     // All replicas of its time have left, and it has gone on with another block.
-    if (insert.start_ns <= promoted_ns_ && result_.counts.memory_node_deaths > 0) return true;
+    if (insert.start_ns <= promoted_ns_ && AnyNodeFailed()) return true;
     return std::any_of(owner.expelled_ns.begin(), owner.expelled_ns.end(),
                        [&insert](int64_t ns) { return insert.start_ns <= ns && ns <= insert.end_ns; });
   }
@@ -195,7 +200,7 @@ void Simulation::CheckReplicas(const surgekv_test::PoolReport& tails) {
   CheckBytes();
 }
 
-bool Simulation::Undisturbed() const { return !MayLag() && result_.counts.memory_node_deaths == 0 && joiners_.empty(); }
+bool Simulation::Undisturbed() const { return !MayLag() && !AnyNodeFailed() && joiners_.empty(); }
 
 void Simulation::CheckBytes() {
   const kvs::SubtableGeometry geometry{.groups = plan_.groups};
