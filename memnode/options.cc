@@ -28,8 +28,10 @@ DEFINE_int32(replicas, 0,
              "started take its place by themselves. 0: each key is at one memory node, and this cannot be changed");
 DEFINE_string(domain, "",
               "In a store that was begun with --replicas: the failure domain of this memory node, any name. If there "
-              "are several, the replicas "
-              "of a key are brought into different ones. The default is this host");
+              "are several, the replicas of a key are brought into different ones. The default is this host");
+DEFINE_string(copy_rate, "256M",
+              "In a store that was begun with --replicas: how many bytes a second this memory node may copy when it "
+              "takes the place of another, such as 64M. 0: any number");
 DEFINE_string(rc_acceptor, "sleep",
               "How to look for connection requests of clients with --control_plane=verbs or lite. sleep: every 20 ms, "
               "and more often after a request. spin: all the time, which takes one core. off: they cannot connect");
@@ -51,8 +53,9 @@ using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
 // The flags of a memory node that serves.
-constexpr std::initializer_list<const char*> kServing = {
-    "node", "memory", "metaserver", "hugepages", "keep_memory", "replicas", "domain", "rc_acceptor", "metrics"};
+constexpr std::initializer_list<const char*> kServing = {"node",        "memory",   "metaserver", "hugepages",
+                                                         "keep_memory", "replicas", "domain",     "copy_rate",
+                                                         "rc_acceptor", "metrics"};
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -103,9 +106,9 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
           "memnode --fabric=NAME --drain=ID | --undrain=ID | --set_replicas=N\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric",   "node",          "memory",      "metaserver",     "hugepages", "wait_ms", "keep_memory",
-                "replicas", "domain",        "rc_acceptor", "metrics",        "drain",     "undrain", "set_replicas",
-                "clean",    "control_plane", "rnic",        "fabric_address", "rnic_port", "log"},
+      .flags = {"fabric",       "node",   "memory",        "metaserver",  "hugepages",      "wait_ms",   "keep_memory",
+                "replicas",     "domain", "copy_rate",     "rc_acceptor", "metrics",        "drain",     "undrain",
+                "set_replicas", "clean",  "control_plane", "rnic",        "fabric_address", "rnic_port", "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -169,8 +172,8 @@ Result<Options> OptionsFromFlags() {
   if (*memory != 0) {
     KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
   } else {
-    KRCORE_RETURN_IF_ERROR(
-        cli::CheckNotGiven({"keep_memory", "replicas", "domain", "rc_acceptor"}, "has no effect with --memory=0"));
+    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"keep_memory", "replicas", "domain", "copy_rate", "rc_acceptor"},
+                                              "has no effect with --memory=0"));
   }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
@@ -203,6 +206,9 @@ Result<Options> OptionsFromFlags() {
         "hold what");
   }
   options.domain = FLAGS_domain.empty() ? BootId() : FLAGS_domain;
+  const Result<uint64_t> copy_rate = cli::ParseSizeFlag("copy_rate", FLAGS_copy_rate);
+  if (!copy_rate.ok()) return copy_rate.status();
+  options.copy_bytes_per_s = *copy_rate;
   auto metrics = metrics::AddressFromFlag();
   if (!metrics.ok()) return metrics.status();
   options.metrics = *std::move(metrics);

@@ -24,8 +24,9 @@ struct Options {
   bool metaserver = false;
   bool huge_pages = true;
   bool keep_memory = false;
-  uint32_t replicas = 0;  // of each pool, if this node begins the store; 0: its pools are not mirrored
-  std::string domain;     // the failure domain
+  uint32_t replicas = 0;          // of each pool, if this node begins the store; 0: its pools are not mirrored
+  std::string domain;             // the failure domain
+  uint64_t copy_bytes_per_s = 0;  // as kvs::ReplicaKeeperOptions
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
   std::optional<metrics::Address> metrics;   // nothing: off

@@ -102,7 +102,9 @@ void Steward::LookAfter(kvs::Store& store) {
     // Where there is no memory for one of them, it is tried again.
     int64_t next_ns = kAgainMs * 1'000'000;
     if (server_.mirrored() && keeper == nullptr) {
-      auto created = kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool(), options_.domain);
+      auto created =
+          kvs::ReplicaKeeper::Create(store, server_.fabric(), *server_.pool(),
+                                     {.domain = options_.domain, .copy_bytes_per_s = options_.copy_bytes_per_s});
       if (created.ok()) keeper = *std::move(created);
     }
     // To go on with a view of which nobody knows the keeper begins a client, which waits for the view. The view may

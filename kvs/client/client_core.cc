@@ -279,10 +279,10 @@ Task<Status> ClientCore::UndrainNodeAsync(krcore::NodeId node) {
   co_return co_await upkeep_.drainer.Undrain(node);
 }
 
-Task<Status> ClientCore::BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms,
+Task<Status> ClientCore::BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms, uint64_t bytes_per_s,
                                       ReplicatorReport* report) {
   if (forked()) co_return OpenedBeforeFork();
-  co_return co_await upkeep_.replicator.Bring(pool, learner, timeout_ms, report);
+  co_return co_await upkeep_.replicator.Bring(pool, learner, timeout_ms, bytes_per_s, report);
 }
 
 Task<Status> ClientCore::EnterPool(krcore::NodeId pool) {

@@ -79,7 +79,8 @@ class ClientCore final : public Client {
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
   Task<Status> UndrainNodeAsync(krcore::NodeId node) override;
   // Replicator::Bring and Enter.
-  Task<Status> BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report);
+  Task<Status> BringReplica(krcore::NodeId pool, Replica learner, int64_t timeout_ms, uint64_t bytes_per_s,
+                            ReplicatorReport* report);
   Task<Status> EnterPool(krcore::NodeId pool);
 
  protected:

@@ -18,15 +18,17 @@ namespace {
 constexpr int64_t kLookNs = 100'000'000;      // the time between two looks at the configuration
 constexpr int64_t kPatienceNs = 100'000'000;  // for one look
 constexpr int64_t kPollNs = 20'000;           // how soon to poll again if nothing has come
-constexpr int64_t kBringMs = 600'000;         // after which bringing begins anew
+constexpr int64_t kBringMs = 86'400'000;      // after which bringing begins anew
 
 class ReplicaKeeperCore final : public ReplicaKeeper {
  public:
-  ReplicaKeeperCore(StoreCore& store, krcore::Node& memory_node, krcore::Region& region, uint64_t domain)
+  ReplicaKeeperCore(StoreCore& store, krcore::Node& memory_node, krcore::Region& region,
+                    const ReplicaKeeperOptions& options)
       : store_(store),
         region_(region),
+        options_(options),
         self_{memory_node.id(), memory_node.incarnation()},
-        told_{.replica = self_, .bytes = region.bytes().size(), .domain = domain} {
+        told_{.replica = self_, .bytes = region.bytes().size(), .domain = Hasher({})(options.domain).h1} {
     report_.joined = IsFormatted(region.bytes());
   }
 
@@ -64,6 +66,7 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
 
   StoreCore& store_;
   krcore::Region& region_;
+  const ReplicaKeeperOptions options_;
   const Replica self_;
   const MemoryNode told_;  // of this node, to the others
   int64_t look_at_ns_ = 0;
@@ -211,7 +214,7 @@ void ReplicaKeeperCore::Begin(const Configuration& configuration, const PoolView
   stats_.state = ReplicaState::kLearner;
   stats_.pool = view.pool;
   stats_.replicas = static_cast<uint32_t>(configuration.Staying(view));
-  task_ = client_->BringReplica(view.pool, self_, kBringMs, &report_);
+  task_ = client_->BringReplica(view.pool, self_, kBringMs, options_.copy_bytes_per_s, &report_);
   task_->Start();
 }
 
@@ -253,11 +256,11 @@ std::string_view ReplicaStateName(ReplicaState state) {
 }
 
 Result<std::unique_ptr<ReplicaKeeper>> ReplicaKeeper::Create(Store& store, krcore::Node& memory_node,
-                                                             krcore::Region& region, std::string_view domain) {
+                                                             krcore::Region& region,
+                                                             const ReplicaKeeperOptions& options) {
   auto& core = static_cast<StoreCore&>(store);
   if (!core.shape().mirrored) return Status(StatusCode::kBadState, "the store's pools are not mirrored");
-  return std::unique_ptr<ReplicaKeeper>(
-      std::make_unique<ReplicaKeeperCore>(core, memory_node, region, Hasher({})(domain).h1));
+  return std::unique_ptr<ReplicaKeeper>(std::make_unique<ReplicaKeeperCore>(core, memory_node, region, options));
 }
 
 }  // namespace kvs

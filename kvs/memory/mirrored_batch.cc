@@ -201,6 +201,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
   if (mirrored.copied_bytes < mirrored.copy.bytes) return;
   mirrored.phase = mirrored.behind_copy;
   mirrored.copied_word = mirrored.NextWord();
+  connections_->stats_.bytes_copied += mirrored.copy.bytes;
   connections_->ReleaseCopyBuffer(mirrored);
 }
 

@@ -39,11 +39,13 @@ Replicator::Place Replicator::PlaceOf(krcore::NodeId pool, const Replica& learne
   return std::ranges::find(view->chain, learner) != view->chain.end() ? Place::kMember : Place::kNowhere;
 }
 
-Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report) {
+Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, uint64_t bytes_per_s,
+                               ReplicatorReport* report) {
   Views* const views = common_.connections.views();
   if (views == nullptr) co_return Status(StatusCode::kBadState, "the store's pools are not mirrored");
   const Running running(running_);
   report_ = report;
+  bytes_per_s_ = bytes_per_s;
   auto region = common_.node.CreateRegion({.length = sizeof(Buffers)});
   if (!region.ok()) co_return region.status();
   region_ = *std::move(region);
@@ -309,6 +311,7 @@ Task<Step> Replicator::Bring(GlobalAddress from, uint64_t bytes, bool is_table) 
 // they name, and helps what it finds at the head. `begin`: where the window begins in its table.
 Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  co_await KeepToLimit(kWindow * sizeof(uint64_t));
   for (size_t next = 0; next < todo.size();) {
     for (uint64_t pushes = 0; next < todo.size() && pushes < kPushes; ++pushes, ++next) {
       const uint64_t offset = todo[next] * sizeof(uint64_t), word = buffers.tail[todo[next]];
@@ -319,8 +322,19 @@ Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std
     }
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     if (epochs_.own_work.closing) co_return Step::kRestart;
+    co_await KeepToLimit(0);
   }
   co_return Step::kOk;
+}
+
+Task<void> Replicator::KeepToLimit(uint64_t bytes) {
+  bytes += common_.stats.bytes_copied - std::exchange(copied_, common_.stats.bytes_copied);
+  if (bytes_per_s_ == 0) co_return;
+  const double took_s = static_cast<double>(bytes) / static_cast<double>(bytes_per_s_);
+  within_ns_ = std::max(within_ns_, common_.clock.NowNs()) + static_cast<int64_t>(took_s * 1e9);
+  while (within_ns_ - common_.clock.NowNs() > kLookNs && !epochs_.own_work.closing) {
+    co_await epochs_.operations.Pause(kLookNs);
+  }
 }
 
 }  // namespace kvs

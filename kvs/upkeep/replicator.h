@@ -33,7 +33,9 @@ class Replicator : private Part {
   // Makes `learner`, whose region was formatted (FormatLearner) and is exposed, a replica of the pool: a learner, and
   // then the tail. Suspends for as long as that takes. kBadState: the pool has all its replicas or another learner, or
   // the learner was thrown out. kTimeout. kUnavailable: the store cannot be reached. `report` is kept up to date.
-  Task<Status> Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, ReplicatorReport* report);
+  // `bytes_per_s`: how much to look through and copy in a second, at most, so that others can use the store; 0: any.
+  Task<Status> Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, uint64_t bytes_per_s,
+                     ReplicatorReport* report);
   // Enters a pool that has all its replicas in the member list, unless it is there: clients take memory there from then
   // on. kUnavailable: try again.
   Task<Status> Enter(krcore::NodeId pool);
@@ -69,6 +71,8 @@ class Replicator : private Part {
   // Brings words to the learner of their pool. is_table: they are a whole subtable.
   Task<Step> Bring(GlobalAddress from, uint64_t bytes, bool is_table);
   Task<Step> Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo);
+  // Waits until what was copied since, and so many bytes that were looked through, are within the limit.
+  Task<void> KeepToLimit(uint64_t bytes);
 
   Epochs& epochs_;
   Table& table_;
@@ -77,6 +81,9 @@ class Replicator : private Part {
   std::vector<ClientEntry> peace_;
   std::vector<bool> dead_;  // of those: whose process was dead by then
   ReplicatorReport* report_ = nullptr;
+  uint64_t bytes_per_s_ = 0;
+  uint64_t copied_ = 0;    // ClientStats::bytes_copied as it was last seen
+  int64_t within_ns_ = 0;  // when all that was done is within the limit
   uint32_t running_ = 0;
 };
 

@@ -243,11 +243,12 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
   }
   // Makes the node a replica of the pool. `client` brings it up to date; `meanwhile` is called again and again.
   void ReplaceWith(krcore::Node& node, krcore::Region& region, NodeId pool, kvs::Client& client,
-                   const std::function<void()>& meanwhile) {
+                   const std::function<void()>& meanwhile, uint64_t bytes_per_s = 0) {
     ASSERT_TRUE(PrepareLearner(node, region, pool, {}).ok());
     auto& core = dynamic_cast<kvs::ClientCore&>(client);
     kvs::ReplicatorReport report;
-    kvs::Task<krcore::Status> bring = core.BringReplica(pool, {node.id(), node.incarnation()}, 10'000, &report);
+    kvs::Task<krcore::Status> bring =
+        core.BringReplica(pool, {node.id(), node.incarnation()}, 10'000, bytes_per_s, &report);
     bring.Start();
     while (!bring.done()) {
       client.Poll();
@@ -391,6 +392,32 @@ TEST_P(MirroredStores, LoseNothingThoughAllReplicasAreReplaced) {
   }
   EXPECT_EQ(Present().Find(1)->chain.size(), GetParam());
   ExpectSound(contents);
+}
+
+// What a fresh memory node lacks is copied to it no faster than a limit says.
+TEST_P(SeveralReplicas, AreCopiedWithinALimit) {
+  constexpr uint64_t kLimit = 1'000'000;
+  const auto write_all = [&] {
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_TRUE(client_->Put("key-" + std::to_string(i), std::string(2'000, 'x')).ok());
+    }
+  };
+  write_all();
+  uint64_t copied = 0;
+  for (const NodeId pool : {1, 2}) {
+    world_.Kill(Present().Find(pool)->chain[0].node, 0);
+    write_all();
+    krcore::Node& node = *nodes_.emplace_back(OpenNode(pool + 32 * 3));
+    regions_.push_back(MakeRegion(node));
+    const auto another = store_->NewClient().value();
+    const int64_t begun_ns = world_.now_ns();
+    ReplaceWith(
+        node, *regions_.back(), pool, *another, [] {}, kLimit);
+    const auto took_s = static_cast<double>(world_.now_ns() - begun_ns) / 1e9;
+    EXPECT_GT(took_s, static_cast<double>(another->stats().bytes_copied) / kLimit);
+    copied += another->stats().bytes_copied;
+  }
+  EXPECT_GT(copied, 200u * 2'000);
 }
 
 // A memory node is killed and comes back under its id, with other memory, before anybody has noticed.

@@ -44,6 +44,7 @@ constexpr StoreCounter kStoreCounters[] = {
     {"chunks_freed", "Chunks of memory given back", &kvs::ClientStats::chunks_freed},
     {"compactions", "Runs of the mover", &kvs::ClientStats::compactions},
     {"blocks_moved", "Blocks moved by the mover", &kvs::ClientStats::blocks_moved},
+    {"bytes_copied", "Bytes copied to memory nodes that join a mirrored pool", &kvs::ClientStats::bytes_copied},
     {"heartbeats", "Renewals of a client's lease", &kvs::ClientStats::heartbeats},
     {"expulsions", "Other clients expelled because they had not renewed their lease", &kvs::ClientStats::expulsions},
     {"dead_clients_found", "Dead clients whose entries were freed", &kvs::ClientStats::dead_clients_found},

@@ -117,6 +117,7 @@ struct ClientStats {
   uint64_t chunks_freed = 0;  // chunks given back to them
   uint64_t compactions = 0;   // runs of the mover
   uint64_t blocks_moved = 0;  // by the mover
+  uint64_t bytes_copied = 0;  // to memory nodes that join a mirrored pool
   uint64_t heartbeats = 0;
   uint64_t expulsions = 0;          // of other clients that had not renewed their lease
   uint64_t dead_clients_found = 0;  // dead clients whose entries were freed

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "kvs/client.h"
@@ -45,13 +46,17 @@ struct ReplicaKeeperStats {
   uint64_t all_tables = 0;    // that this pass looks through, about; 0: not known yet
 };
 
+struct ReplicaKeeperOptions {
+  std::string domain;  // the node's failure domain, any name: replicas of a pool are brought into different ones
+  uint64_t copy_bytes_per_s = 0;  // how much to copy in a second, at most, so that others can use the store; 0: any
+};
+
 class ReplicaKeeper {
  public:
   // `memory_node` exposes `region`, which is fresh (zeroes), or is a replica already; it is published. All three must
-  // outlive the keeper. Where there are several failure domains, a pool's replicas are brought into different ones.
-  // `domain`: the node's, any name. kBadState: the store's pools are not mirrored.
+  // outlive the keeper. kBadState: the store's pools are not mirrored.
   static Result<std::unique_ptr<ReplicaKeeper>> Create(Store& store, krcore::Node& memory_node, krcore::Region& region,
-                                                       std::string_view domain = "");
+                                                       const ReplicaKeeperOptions& options = {});
   // Blocks for the few round trips in which it gives up what it is doing.
   virtual ~ReplicaKeeper() = default;
 
