@@ -168,7 +168,9 @@ Result<std::unique_ptr<Peer>> MakeSurgekvMirrored(uint32_t replicas, bool learne
   const uint32_t nodes = replicas + (learner ? 1 : 0);
   std::vector<std::unique_ptr<ServerProcess>> started;
   for (uint32_t node = 1; node <= nodes; ++node) {
-    auto memory_node = StartMemoryNode(fabric, bytes, node, {"--replicas=" + std::to_string(nodes)});
+    // A learner stays one: it copies a byte a second until it is stopped.
+    const std::string copy_rate = "--copy_rate=" + std::to_string(node > replicas ? 1 : 0);
+    auto memory_node = StartMemoryNode(fabric, bytes, node, {"--replicas=" + std::to_string(nodes), copy_rate});
     if (!memory_node.ok()) return memory_node.status();
     started.push_back(*std::move(memory_node));
     if (node <= replicas) KRCORE_RETURN_IF_ERROR(started.back()->AwaitOutput("a replica of pool 1"));
