@@ -27,7 +27,7 @@ enum class Word : uint8_t { kAnyones, kHint, kOwn, kAnyonesSlot, kOwnSlot, kOwnE
 constexpr bool IsOwn(Word word) { return word == Word::kOwn || word == Word::kOwnSlot || word == Word::kOwnEntry; }
 constexpr bool IsSlot(Word word) { return word == Word::kAnyonesSlot || word == Word::kOwnSlot; }
 
-// Where a READ goes. All but the replicator's go to the tail.
+// Where a READ goes. All but the replicator's and the mover's go to the tail.
 enum class ReadAt : uint8_t { kTail, kHead, kLearner };
 
 // A client's view of a mirrored pool.
