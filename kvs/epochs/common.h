@@ -137,7 +137,7 @@ class HeldEntries {
     }
     return std::nullopt;
   }
-  // Whether the entry is an abandoned one, taken or not. Nothing of the client that held it executes any more.
+  // Whether the entry is an abandoned one, taken or not. Nothing executes any more that was posted under it.
   bool IsAbandoned(const ClaimedEntry& entry) {
     const std::lock_guard lock(mutex_);
     const auto held = held_.find(entry.index);

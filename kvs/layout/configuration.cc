@@ -159,9 +159,10 @@ bool Configuration::AddLearner(krcore::NodeId pool, const Replica& learner) {
   return Begin(*this);
 }
 
-bool Configuration::Promote(krcore::NodeId pool) {
-  PoolView* const view = Find(pool);
-  if (view == nullptr || !view->learner.exists() || !active) return false;
+bool Configuration::Promote(const Replica& learner) {
+  const auto view = std::ranges::find(pools, learner, &PoolView::learner);
+  if (view == pools.end() || !learner.exists() || !active) return false;
+  const krcore::NodeId pool = view->pool;
   view->chain.push_back(std::exchange(view->learner, {}));
   (void)Begin(*this);
   promoted = pool;

@@ -108,8 +108,8 @@ struct Configuration {
   bool Return(const Replica& was, const Replica& is);
   // The pool, which lacks a replica and has no learner, gets one.
   bool AddLearner(krcore::NodeId pool, const Replica& learner);
-  // The pool's learner becomes the tail.
-  bool Promote(krcore::NodeId pool);
+  // A learner becomes the tail of its pool.
+  bool Promote(const Replica& learner);
   // Gives that up: the tail is the learner again.
   bool Demote(krcore::NodeId pool);
   // A pool with one replica comes, of the lowest id that is free, or goes, if it is not in use.

@@ -21,6 +21,7 @@
 #include "kvs/client.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/mirror.h"
+#include "kvs/memory/mutation.h"
 #include "kvs/memory/outbox.h"
 
 namespace kvs {
@@ -147,8 +148,6 @@ class Batch {
   friend class Connections;
   // ---- mirrored pools (mirrored_batch.cc)
   void AddMirrored(krcore::NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at = ReadAt::kTail);
-  // Adds READs that can go to the pool's tail at once, and notes them. False: they cannot.
-  bool AddNoted(krcore::NodeId pool, std::span<const Verb> verbs);
   // Posts what can be posted now. False: nothing, because all is done or lost.
   bool PostRound();
   // Takes what a round has brought, and goes on. False: all is done or lost.
@@ -220,7 +219,8 @@ class Batch {
   // Where pools are mirrored: READs that went to the tails when they were added; and all that is not done then, in
   // order.
   struct Noted {
-    Verb verb;
+    uint64_t offset;
+    krcore::Sge local;
     krcore::NodeId pool, node;
   };
   std::vector<Noted> noted_;
@@ -260,7 +260,8 @@ class Connections {
   bool mirrored() const { return views_ != nullptr; }
   // How many CASes of mirrored pools have left the head and have not ended.
   uint32_t under_way() const { return under_way_; }
-  Views* views() const { return views_; }  // null: the pools are not mirrored
+  Views* views() const { return views_; }                // null: the pools are not mirrored
+  uint64_t view_number() const { return view_number_; }  // 0: the pools are not mirrored
   // Another configuration is in use.
   void SetViewNumber(uint64_t number) {
     view_number_ = number;
@@ -346,6 +347,14 @@ class Connections {
     Peer& peer = peers_[memory_node & 0xff];
     return HasRoom(peer, batch, verbs) ? &peer : nullptr;
   }
+  // The same for the tail of a mirrored pool, if READs can go there now.
+  Peer* TailWithRoom(krcore::NodeId pool, const Batch* batch, size_t verbs) {
+    const PoolChain& chain = (*chains_)[pool & 0xff];
+    if (chain.length == 0 || (chain.closed && !Mutated(Mutation::kPostsToClosed))) return nullptr;
+    Peer& peer = peers_[chain.tail().node];
+    const bool can = peer.connected && !Mutated(Mutation::kReadHead);
+    return can && HasRoom(peer, batch, verbs) ? &peer : nullptr;
+  }
   bool HasRoom(Peer& peer, const Batch* batch, size_t verbs) {
     if (peer.outbox->HasRoomInPart(batch, verbs)) return true;
     return peer.outbox->HasRoom(verbs) || (HandOn(peer) && peer.outbox->HasRoom(verbs));
@@ -400,6 +409,7 @@ class Connections {
   std::deque<Batch*> stalled_;               // batches that wait for room, in order
   std::deque<Batch*> going_on_;              // where pools are mirrored: batches that have ended a round, or wait
   Views* views_ = nullptr;
+  const std::array<PoolChain, krcore::kMaxMemoryNode + 1>* chains_ = nullptr;  // the views'
   uint64_t view_number_ = 0;  // views_->number(), or 0; here, so that renewing a batch needs no branch
   uint32_t under_way_ = 0;
   std::unique_ptr<krcore::Region> copy_region_;  // of all buffers, made when first needed
@@ -434,8 +444,11 @@ inline void Batch::Add(krcore::NodeId node, const std::array<Verb, kCount>& verb
     Connections::Peer* const peer = connections_->PeerWithRoom(node, this, kCount);
     if (peer != nullptr) [[likely]]
       return Connections::Add(*this, *peer, verbs);
-  } else if (at_once_ == AtOnce::kNoted && AddNoted(node, verbs)) {
-    return;
+  } else if (at_once_ == AtOnce::kNoted && !in_rounds_ && verbs[0].opcode == krcore::Opcode::kRead) {
+    if (Connections::Peer* const tail = connections_->TailWithRoom(node, this, kCount)) {
+      for (const Verb& verb : verbs) noted_.push_back({verb.offset, verb.local, node, connections_->NodeOf(*tail)});
+      return Connections::Add(*this, *tail, verbs);
+    }
   }
   for (const Verb& verb : verbs) AddLater(node, verb);
 }

@@ -93,20 +93,6 @@ struct Batch::Round {
 
 bool Batch::Outlived() const { return connections_->mirrored() && began_ < connections_->views_->heads_since(); }
 
-bool Batch::AddNoted(NodeId pool, std::span<const Verb> verbs) {
-  if (in_rounds_ || verbs[0].opcode != Opcode::kRead || Mutated(Mutation::kReadHead)) return false;
-  const PoolChain* const chain = connections_->views_->Find(pool);
-  if (chain == nullptr || (chain->closed && !Mutated(Mutation::kPostsToClosed))) return false;
-  const NodeId tail = chain->tail().node;
-  Connections::Peer& peer = connections_->peers_[tail];
-  if (!peer.connected || !connections_->HasRoom(peer, this, verbs.size())) return false;
-  for (const Verb& verb : verbs) {
-    Connections::Add<1>(*this, peer, {verb});
-    noted_.push_back({verb, pool, tail});
-  }
-  return true;
-}
-
 void Batch::AddMirrored(NodeId pool, const Verb& verb, Word whose, uint64_t* numbers, ReadAt at) {
   if (size_ == 0) Begin();
   ++size_;
@@ -324,7 +310,7 @@ void Batch::TakeRound() {
   // READs that were lost with their tail are asked again, all of them, so that they come in order.
   for (const Noted& noted : noted_) {
     if (outcome_ == Outcome::kOk || !FailedAt(noted.node)) continue;
-    AddMirrored(noted.pool, noted.verb, Word::kAnyones, nullptr);
+    AddMirrored(noted.pool, {Opcode::kRead, noted.offset, noted.local}, Word::kAnyones, nullptr);
     --size_;
   }
   noted_.clear();
@@ -405,6 +391,7 @@ void Batch::EndMirrored() {
 
 void Connections::SetViews(Views& views, krcore::PostGate* lease) {
   views_ = &views;
+  chains_ = &views.chains();
   view_number_ = views.number();
   lease_ = lease;
   views.Attach(*this);

@@ -132,7 +132,7 @@ void Views::GoOn() {
     return;
   }
   const Replica& promoted = latest_.Find(latest_.promoted)->chain.back();
-  if (!valid_) {
+  if (promoted != brought_) {
     if (IsDead(node_, promoted)) suspects_.push_back(promoted);
     return;
   }

@@ -49,7 +49,7 @@ class Views {
   // It acknowledges there.
   void SetClient(std::optional<uint32_t> client) { client_ = client; }
   // Tells of a place that this process holds whether its client has left it without giving it back. Nobody acknowledges
-  // there, and nobody needs to: nothing of that client executes any more.
+  // there, and nobody needs to: nothing executes any more that was posted under it.
   using IsAbandoned = std::function<bool(uint32_t client, OwnerWord owner)>;
   void SetAbandoned(IsAbandoned is_abandoned) { is_abandoned_ = std::move(is_abandoned); }
 
@@ -68,6 +68,7 @@ class Views {
     const PoolChain& chain = chains_[pool & 0xff];
     return chain.length == 0 ? nullptr : &chain;
   }
+  const std::array<PoolChain, krcore::kMaxMemoryNode + 1>& chains() const { return chains_; }
   // Whether the node is in a chain that is another one in a configuration that is known.
   bool ChainChangesAt(krcore::NodeId node) const;
   // Call it when a replica cannot be reached. If it is not the last one of its pool, it leaves the chain, and until
@@ -82,11 +83,14 @@ class Views {
   // same time. kBadState: `change` does not want it. Otherwise the codes of CompareAndSetRecord. Afterwards the client
   // comes to use it as any other configuration.
   krcore::Status Change(const std::function<bool(Configuration&)>& change);
-  // What the process that has brought a learner up to date does with the view in which that becomes the tail: it makes
+  // What the process that has brought this learner up to date does with the view in which it becomes the tail: it makes
   // it active if `valid` says so once all clients have acknowledged it, or else gives it up. `valid` gets the entries
   // of the client table.
   using IsValid = std::function<bool(std::span<const ClientEntry> entries)>;
-  void SetPromoter(IsValid valid) { valid_ = std::move(valid); }
+  void SetPromoter(const Replica& learner, IsValid valid) {
+    brought_ = learner;
+    valid_ = std::move(valid);
+  }
   // Goes on with a change of views, if there is one.
   void Poll() {
     if (looks_ || !suspects_.empty()) [[unlikely]]
@@ -134,6 +138,7 @@ class Views {
   uint64_t heads_since_ = 0;
   bool closed_to_new_ = false;
   uint64_t closed_ = 0;  // the number for which all pools that change are closed
+  Replica brought_;      // the learner that this process brings up to date, or none
   IsValid valid_;
   IsAbandoned is_abandoned_;
   std::vector<ClientEntry> entries_;  // as AllHaveAcknowledged read them last

@@ -143,6 +143,7 @@ Task<Step> Mover::Evacuate() {
   step = co_await Announce();  // [Empty 1]
   if (step == Step::kOk && victims_.empty()) co_return step;
   if (step == Step::kOk) co_await maintenance_.MaintainNow();
+  uint64_t view = common_.connections.view_number();
   if (step == Step::kOk && !Mutated(Mutation::kEvacuationUnannounced))
     step = co_await WaitForAll(victims_);  // [Empty 2]
   if (step == Step::kOk && scarce_) step = co_await LookAgain();
@@ -155,6 +156,14 @@ Task<Step> Mover::Evacuate() {
     if (!valid) {
       ++invalid;
       co_await FinishOthersWork();
+      continue;
+    }
+    if (common_.connections.view_number() != view && !Mutated(Mutation::kScanOfAnotherView)) {
+      // An operation that met a word at a head that has left may still bring it to the next replica. So wait until it
+      // has ended, and look again.
+      ++invalid;
+      view = common_.connections.view_number();
+      step = co_await WaitForAll(victims_);
       continue;
     }
     ++scans;
@@ -283,22 +292,24 @@ Task<Step> Mover::WaitForAll(std::span<const Victim> victims) {
 
 // ---- [Empty 3] scanning
 
-// Reads words into image_. Where pools are mirrored, what the head has follows them. If a client stopped in the middle
-// of a CAS, that has a word which the tail lacks, and whoever changes it brings it to the tail. The head is read first:
-// a word that has left it by then is at the tail, or was.
+// Reads words as the tail has them into image_, and sets head_image_ to what the head has. If a client stopped in the
+// middle of a CAS, that has a word which the tail lacks, and whoever changes it brings it to the tail. The head is read
+// first: a word that has left it by then is at the tail, or was.
 Task<Step> Mover::ReadImage(GlobalAddress from, uint64_t bytes) {
-  if (!image_.Grow(common_.node, std::max(2 * bytes, common_.shape.geometry.bytes()))) co_return Step::kFull;
+  const bool reads_head = common_.shape.mirrored && !Mutated(Mutation::kScanIgnoresHead);
+  const uint64_t least = common_.shape.geometry.bytes();
+  if (!image_.Grow(common_.node, std::max(reads_head ? 2 * bytes : bytes, least))) co_return Step::kFull;
   std::byte* const image = image_.memory.get();
+  head_image_ = reads_head ? image + bytes : image;
   const auto length = static_cast<uint32_t>(bytes);
   const uint32_t lkey = image_.region->lkey();
-  if (common_.shape.mirrored) {
+  if (reads_head) {
     op_.batch.ReadReplica(ReadAt::kHead, from, image + bytes, length, lkey);
     KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   }
   op_.batch.Read(from, image, length, lkey);
-  KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
-  if (!common_.shape.mirrored || Mutated(Mutation::kScanIgnoresHead)) std::memcpy(image + bytes, image, bytes);
-  co_return Step::kOk;
+  const Outcome read = co_await op_.batch.Run();
+  co_return read == Outcome::kOk ? Step::kOk : Step::kUnavailable;
 }
 
 // Brings what the head has to the tail, which had this word.
@@ -317,8 +328,8 @@ Task<Step> Mover::ReadDirectory(std::vector<uint64_t>* entries, bool* behind) {
     const size_t count = size_t{1} << depth;
     KVS_CO_RETURN_UNLESS_OK(co_await ReadImage(table_.directory.EntryAddress(0), count * sizeof(uint64_t)));
     const auto* const words = reinterpret_cast<const uint64_t*>(image_.memory.get());
+    const auto* const at_head = reinterpret_cast<const uint64_t*>(head_image_);
     entries->assign(words, words + count);
-    std::vector<uint64_t> at_head(words + count, words + 2 * count);
     uint32_t deepest = 0;
     for (uint32_t i = 0; i < count; ++i) {
       const uint64_t word = (*entries)[i];
@@ -379,7 +390,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   uint32_t used = 0;
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     std::memcpy(&slots[s], image_.memory.get() + SlotOffset(s), sizeof(Slot));
-    std::memcpy(&at_head[s], image_.memory.get() + geometry.bytes() + SlotOffset(s), sizeof(Slot));
+    std::memcpy(&at_head[s], head_image_ + SlotOffset(s), sizeof(Slot));
     used += slots[s].has_block() ? 1 : 0;
   }
   if (census != nullptr) {
@@ -392,6 +403,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     const Slot slot = slots[s];
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
     if (at_head[s] != slot && at_head[s].has_block() && CountReference(at_head[s].block())) {
+      if (slot.has_block()) CountReference(slot.block());
       KVS_CO_RETURN_UNLESS_OK(co_await Help(at, slot.word(), Word::kAnyonesSlot));
       continue;
     }

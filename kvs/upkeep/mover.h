@@ -162,9 +162,10 @@ class Mover : private Part {
   int64_t stay_at_ns_ = 0;  // when to change the mover word again
   Findings found_;
   LargeBuffer image_;
-  std::vector<Victim> victims_;      // the emptiest first
-  bool scarce_ = false;              // fewer chunks are free than are being emptied
-  std::vector<uint32_t> under_way_;  // directory indexes of splits and merges that the last scan met
+  const std::byte* head_image_ = nullptr;  // in image_: what the head has of what was read last
+  std::vector<Victim> victims_;            // the emptiest first
+  bool scarce_ = false;                    // fewer chunks are free than are being emptied
+  std::vector<uint32_t> under_way_;        // directory indexes of splits and merges that the last scan met
   std::set<Chunk> given_up_;
   Draining* drain_ = nullptr;  // what a drain knows of its memory node
 };

@@ -56,7 +56,7 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     if (views->changing()) continue;
     const Place place = PlaceOf(pool, learner);
     if (place == Place::kMember) {
-      views->SetPromoter({});
+      views->SetPromoter({}, {});
       co_return Status::Ok();
     }
     if (place == Place::kNowhere) {
@@ -84,12 +84,12 @@ Task<Status> Replicator::Bring(krcore::NodeId pool, Replica learner, int64_t tim
     }
     const Step ready = co_await AwaitHeartbeats();
     if (ready != Step::kOk) continue;
-    views->SetPromoter([this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
-    (void)views->Change([&](Configuration& next) { return next.Promote(pool); });
+    views->SetPromoter(learner, [this](std::span<const ClientEntry> entries) { return IsPeace(entries); });
+    (void)views->Change([&](Configuration& next) { return next.Promote(learner); });
   }
   // Nobody else can end a promotion that is pending.
   while (views->changing() && !epochs_.own_work.closing) co_await epochs_.operations.Pause(kLookNs);
-  views->SetPromoter({});
+  views->SetPromoter({}, {});
   co_return StatusCode::kTimeout;
 }
 
@@ -218,43 +218,46 @@ Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
     const OperationLease lease(epochs_.operations, op);
     batch_.Follow(op.batch);
     const GlobalAddress at = table_.directory.EntryAddress(begin);
-    batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), kWindow * sizeof(uint64_t));
-    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    batch_.Read(at, buffers.tail.data(), kWindow * sizeof(uint64_t));
-    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHeadAndTail(at, kWindow * sizeof(uint64_t)));
     std::vector<uint32_t> todo;
     for (uint32_t i = 0; i < kWindow; ++i) {
-      const uint64_t word = buffers.tail[i], at_head = Mutated(Mutation::kSweepIgnoresHead) ? word : buffers.head[i];
-      if (at_head != word) todo.push_back(i);
-      if (DirectoryEntry(word).present() || DirectoryEntry(at_head).present()) found.push_back(begin + i);
+      const uint64_t head = buffers.head[i], tail = buffers.tail[i];
+      if (head != tail) todo.push_back(i);
+      if (DirectoryEntry(head).present() || DirectoryEntry(tail).present()) found.push_back(begin + i);
     }
     KVS_CO_RETURN_UNLESS_OK(co_await Push(at, 0, false, todo));
   }
   report_->all_tables = found.size();
   for (const uint32_t index : found) {
     if (epochs_.own_work.closing) co_return Step::kRestart;
-    // The pin lets go from table to table.
-    Operation& op = co_await epochs_.operations.LeaseOwnOperation();
-    const OperationLease lease(epochs_.operations, op);
-    batch_.Follow(op.batch);
-    batch_.Read(table_.directory.EntryAddress(index), buffers.old.data(), sizeof(uint64_t));
+    KVS_CO_RETURN_UNLESS_OK(co_await BringNamed(pool, index));
+    co_await KeepToLimit();
+  }
+  co_return Step::kOk;
+}
+
+Task<Step> Replicator::BringNamed(krcore::NodeId pool, uint32_t index) {
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+  const OperationLease lease(epochs_.operations, op);
+  batch_.Follow(op.batch);
+  batch_.Read(table_.directory.EntryAddress(index), buffers.old.data(), sizeof(uint64_t));
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+  const DirectoryEntry entry(buffers.old[0]);
+  std::vector<GlobalAddress> tables;
+  if (entry.has_subtable()) tables.push_back(entry.subtable());
+  if (entry.merging()) {
+    const GlobalAddress record = entry.merge_record();
+    if (record.node == pool) KVS_CO_RETURN_UNLESS_OK(co_await Bring(record, sizeof(MergeRecord), false));
+    batch_.Read(record, buffers.old.data(), sizeof(MergeRecord));
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    const DirectoryEntry entry(buffers.old[0]);
-    std::vector<GlobalAddress> tables;
-    if (entry.has_subtable()) tables.push_back(entry.subtable());
-    if (entry.merging()) {
-      const GlobalAddress record = entry.merge_record();
-      if (record.node == pool) KVS_CO_RETURN_UNLESS_OK(co_await Bring(record, sizeof(MergeRecord), false));
-      batch_.Read(record, buffers.old.data(), sizeof(MergeRecord));
-      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-      MergeRecord terms;
-      std::memcpy(&terms, buffers.old.data(), sizeof(terms));
-      tables = {terms.parent().subtable(), terms.child().subtable()};
-    }
-    for (const GlobalAddress table : tables) {
-      ++report_->tables;
-      KVS_CO_RETURN_UNLESS_OK(co_await BringTable(pool, table));
-    }
+    MergeRecord terms;
+    std::memcpy(&terms, buffers.old.data(), sizeof(terms));
+    tables = {terms.parent().subtable(), terms.child().subtable()};
+  }
+  for (const GlobalAddress table : tables) {
+    ++report_->tables;
+    KVS_CO_RETURN_UNLESS_OK(co_await BringTable(pool, table));
   }
   co_return Step::kOk;
 }
@@ -267,21 +270,27 @@ Task<Step> Replicator::BringTable(krcore::NodeId pool, GlobalAddress table) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   for (uint64_t begin = 0; begin < bytes; begin += sizeof(buffers.tail)) {
     const uint64_t window = std::min<uint64_t>(sizeof(buffers.tail), bytes - begin);
-    // In this order: a word that has left the head by then is at the tail, or was.
     const GlobalAddress at{table.node, table.offset + begin};
-    batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), static_cast<uint32_t>(window));
-    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-    batch_.Read(at, buffers.tail.data(), static_cast<uint32_t>(window));
-    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHeadAndTail(at, window));
     const auto is_there = [pool](Slot slot) { return slot.has_block() && slot.block().node == pool; };
     std::vector<uint32_t> todo;
     for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {
       if (!IsSlotAt(begin + w * sizeof(uint64_t))) continue;
-      const bool at_head = is_there(Slot(buffers.head[w])) && !Mutated(Mutation::kSweepIgnoresHead);
-      if (is_there(Slot(buffers.tail[w])) || at_head) todo.push_back(w);
+      if (is_there(Slot(buffers.head[w])) || is_there(Slot(buffers.tail[w]))) todo.push_back(w);
     }
     KVS_CO_RETURN_UNLESS_OK(co_await Push(at, begin, true, todo));
   }
+  co_return Step::kOk;
+}
+
+// In this order: a word that has left the head by then is at the tail, or was.
+Task<Step> Replicator::ReadHeadAndTail(GlobalAddress at, uint64_t bytes) {
+  auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
+  batch_.ReadReplica(ReadAt::kHead, at, buffers.head.data(), static_cast<uint32_t>(bytes));
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+  batch_.Read(at, buffers.tail.data(), static_cast<uint32_t>(bytes));
+  KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+  if (Mutated(Mutation::kSweepIgnoresHead)) buffers.head = buffers.tail;
   co_return Step::kOk;
 }
 
@@ -311,7 +320,6 @@ Task<Step> Replicator::Bring(GlobalAddress from, uint64_t bytes, bool is_table) 
 // they name, and helps what it finds at the head. `begin`: where the window begins in its table.
 Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
-  co_await KeepToLimit(kWindow * sizeof(uint64_t));
   for (size_t next = 0; next < todo.size();) {
     for (uint64_t pushes = 0; next < todo.size() && pushes < kPushes; ++pushes, ++next) {
       const uint64_t offset = todo[next] * sizeof(uint64_t), word = buffers.tail[todo[next]];
@@ -322,14 +330,14 @@ Task<Step> Replicator::Push(GlobalAddress at, uint64_t begin, bool is_table, std
     }
     KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     if (epochs_.own_work.closing) co_return Step::kRestart;
-    co_await KeepToLimit(0);
   }
   co_return Step::kOk;
 }
 
-Task<void> Replicator::KeepToLimit(uint64_t bytes) {
-  bytes += common_.stats.bytes_copied - std::exchange(copied_, common_.stats.bytes_copied);
+Task<void> Replicator::KeepToLimit() {
+  const uint64_t blocks = common_.stats.bytes_copied - std::exchange(copied_, common_.stats.bytes_copied);
   if (bytes_per_s_ == 0) co_return;
+  const uint64_t bytes = common_.shape.geometry.bytes() + blocks;
   const double took_s = static_cast<double>(bytes) / static_cast<double>(bytes_per_s_);
   within_ns_ = std::max(within_ns_, common_.clock.NowNs()) + static_cast<int64_t>(took_s * 1e9);
   while (within_ns_ - common_.clock.NowNs() > kLookNs && !epochs_.own_work.closing) {

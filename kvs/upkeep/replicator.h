@@ -33,7 +33,8 @@ class Replicator : private Part {
   // Makes `learner`, whose region was formatted (FormatLearner) and is exposed, a replica of the pool: a learner, and
   // then the tail. Suspends for as long as that takes. kBadState: the pool has all its replicas or another learner, or
   // the learner was thrown out. kTimeout. kUnavailable: the store cannot be reached. `report` is kept up to date.
-  // `bytes_per_s`: how much to look through and copy in a second, at most, so that others can use the store; 0: any.
+  // `bytes_per_s`: how many bytes of subtables and blocks to look through or copy in a second, on average, so that
+  // others can use the store; 0: any number. What one subtable names is copied in one go.
   Task<Status> Bring(krcore::NodeId pool, Replica learner, int64_t timeout_ms, uint64_t bytes_per_s,
                      ReplicatorReport* report);
   // Enters a pool that has all its replicas in the member list, unless it is there: clients take memory there from then
@@ -66,13 +67,17 @@ class Replicator : private Part {
   bool IsPeace(std::span<const ClientEntry> entries) const;
   Task<Step> Sweep(krcore::NodeId pool);
   Task<Step> SweepDirectory(krcore::NodeId pool);
+  // Brings what the directory names there. Clients' epochs stand still meanwhile.
+  Task<Step> BringNamed(krcore::NodeId pool, uint32_t index);
   // Brings a subtable to the learner, or, if that is in another pool, the blocks of `pool` that it names.
   Task<Step> BringTable(krcore::NodeId pool, GlobalAddress table);
   // Brings words to the learner of their pool. is_table: they are a whole subtable.
   Task<Step> Bring(GlobalAddress from, uint64_t bytes, bool is_table);
   Task<Step> Push(GlobalAddress at, uint64_t begin, bool is_table, std::vector<uint32_t> todo);
-  // Waits until what was copied since, and so many bytes that were looked through, are within the limit.
-  Task<void> KeepToLimit(uint64_t bytes);
+  // Reads what is to be compared into `head` and `tail` of the buffers.
+  Task<Step> ReadHeadAndTail(GlobalAddress at, uint64_t bytes);
+  // Waits until one more subtable, and the blocks that were copied since the last call, are within the limit.
+  Task<void> KeepToLimit();
 
   Epochs& epochs_;
   Table& table_;

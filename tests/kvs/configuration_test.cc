@@ -93,7 +93,7 @@ TEST(Configurations, TakeAReplicaBackInItsPlace) {
 
 TEST(Configurations, DoNotTakeBackWhoWasNotPromotedForCertain) {
   Configuration configuration = TwoPools();
-  ASSERT_TRUE(configuration.Promote(2));
+  ASSERT_TRUE(configuration.Promote(configuration.Find(2)->learner));
   EXPECT_FALSE(configuration.Return({34, 14}, {34, 21})) << "it may lack something";
   EXPECT_TRUE(configuration.Return({2, 13}, {2, 21}));
   EXPECT_EQ(configuration.promoted, krcore::kNoNode);
@@ -142,7 +142,7 @@ TEST(Configurations, LackAReplicaForEachThatLeaves) {
   ASSERT_TRUE(configuration.AddLearner(1, spare));
   configuration.active = true;
   EXPECT_FALSE(configuration.RemoveExcess()) << "the learner is needed";
-  ASSERT_TRUE(configuration.Promote(1));
+  ASSERT_TRUE(configuration.Promote(configuration.Find(1)->learner));
   EXPECT_FALSE(configuration.RemoveExcess()) << "the view is not active";
   configuration.active = true;
   EXPECT_EQ(Kept(configuration), (std::vector{2, 9}));
@@ -203,7 +203,7 @@ TEST(Configurations, SpreadReplicasOverFailureDomains) {
   EXPECT_FALSE(configuration.AddLearner(1, same));
   ASSERT_TRUE(configuration.AddLearner(1, other));
   configuration.active = true;
-  ASSERT_TRUE(configuration.Promote(1));
+  ASSERT_TRUE(configuration.Promote(configuration.Find(1)->learner));
   configuration.active = true;
   EXPECT_EQ(Kept(configuration), (std::vector{1, 9}));
   configuration = OnePool(2, {7, 8});

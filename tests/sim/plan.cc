@@ -199,6 +199,9 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
   const uint32_t drawn = below(5) < 2 ? 2 + below(2) : 1;
   plan.replicas = replicas != 0 ? replicas : drawn;
   if (plan.replicas > 1) {
+    // Only memory nodes that join can be drained there.
+    plan.drains = false;
+    std::erase_if(plan.faults, [](const Fault& fault) { return fault.kind == FaultKind::kDrain; });
     add(FaultKind::kKillMemoryNode, below(4));
     sort_faults();
     plan.joins = joins || below(2) == 0;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -163,8 +164,8 @@ class Simulation {
   kvs::Task<void> RunCompaction(kvs::Client* client, bool thorough);
   void BeginDrain(int64_t duration_ns);
   kvs::Task<void> RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back);
-  // Where pools are mirrored, none may have the drained memory node any more. Stops it, or returns false.
-  bool EndDrained(NodeId node);
+  // Where pools are mirrored: the memory node has been drained. Stops it, or returns false.
+  bool EndDrained(NodeId node, bool was_replica);
   // Where they are not, nothing of the drained memory node may be in use. Destroys what it holds.
   void LoseMemory(NodeId node);
   // Returns the node of any replica of any pool.
@@ -173,7 +174,8 @@ class Simulation {
   std::vector<NodeId> Away() const;
   // Cuts off, or stops, a memory node without which every pool still has a replica.
   void Hide(const Fault& fault);
-  bool AnyNodeFailed() const;
+  // Whether a memory node was away at that time or later, or views may have changed since because of that.
+  bool AnyNodeFailed(int64_t since_ns = 0) const;
   // Kills a memory node without which every pool still has a replica.
   void KillMemoryNode(int64_t linger_ns);
 
@@ -245,6 +247,7 @@ class Simulation {
   std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
   kvs::Configuration watched_;
   int64_t watched_ns_ = 0;            // when that was another one
+  std::set<NodeId> drained_;          // memory nodes that no pool may have
   std::map<NodeId, int64_t> hidden_;  // memory nodes that were cut off or stopped, and until when
   std::vector<uint32_t> final_reads_;
 

@@ -9,6 +9,8 @@ namespace surgekv_sim {
 namespace {
 
 constexpr int64_t kTakeoverNs = 100 * kMs;
+// For so long views may change after a memory node is back.
+constexpr int64_t kViewsNs = 2 * kLeaseNs;
 
 }  // namespace
 
@@ -169,6 +171,7 @@ void Simulation::BeginDrain(int64_t duration_ns) {
 
 kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t timeout_ms, bool give_back) {
   kvs::Client* const client = state->client.get();
+  const bool is_replica = memory_nodes_.mirrored() && memory_nodes_.PoolOf(node) != krcore::kNoNode;
   kvs::DrainReport report;
   const Status drained = co_await client->DrainNodeAsync(node, {.timeout_ms = timeout_ms}, &report);
   Trace("client %u has drained memory node %u: %s", state->number, node, drained.ToString().c_str());
@@ -177,21 +180,22 @@ kvs::Task<void> Simulation::RunDrain(ClientState* state, NodeId node, int64_t ti
   if (closing_ || drained == StatusCode::kBadState) co_return;  // the client is closing
   if (drained.ok()) {
     if (!memory_nodes_.mirrored()) LoseMemory(node);
-    if (memory_nodes_.mirrored() && EndDrained(node)) co_return;
+    if (memory_nodes_.mirrored() && EndDrained(node, is_replica)) co_return;
   }
   // If the node is not taken back, another drain goes on with it, or nobody uses it any more.
   Status taken_back(StatusCode::kUnavailable, "not tried");
   for (int i = 0; give_back && i < 3 && taken_back == StatusCode::kUnavailable; ++i) {
+    drained_.erase(node);
     taken_back = co_await client->UndrainNodeAsync(node);
   }
 }
 
-bool Simulation::EndDrained(NodeId node) {
-  ++result_.counts.replicas_drained;
-  if (memory_nodes_.PoolOf(node) != krcore::kNoNode) {
-    Violation("drain", "memory node " + std::to_string(node) + " is drained, and is a replica");
+bool Simulation::EndDrained(NodeId node, bool was_replica) {
+  result_.counts.replicas_drained += was_replica;
+  if (Chance(0.5)) {
+    drained_.insert(node);  // and is in no pool from now on
+    return false;
   }
-  if (Chance(0.5)) return false;
   const auto process = std::ranges::find(processes_, node, &Process::memory_node);
   world_.Kill(process->store->node().id(), 0);
   (void)CheckDeath(*process);
@@ -242,7 +246,10 @@ void Simulation::Hide(const Fault& fault) {
   world_.Freeze(node, fault.duration_ns);
 }
 
-bool Simulation::AnyNodeFailed() const { return result_.counts.memory_node_deaths > 0 || !hidden_.empty(); }
+bool Simulation::AnyNodeFailed(int64_t since_ns) const {
+  return result_.counts.memory_node_deaths > 0 ||
+         std::ranges::any_of(hidden_, [&](const auto& hidden) { return hidden.second >= since_ns - kViewsNs; });
+}
 
 void Simulation::KillMemoryNode(int64_t linger_ns) {
   const std::vector<NodeId> candidates = memory_nodes_.Dispensable(Away());

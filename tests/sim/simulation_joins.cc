@@ -137,6 +137,10 @@ void Simulation::WatchViews() {
     }
     Trace("view %lu, %s,%s", now.number, now.active ? "active" : "pending", text.c_str());
   }
+  for (const NodeId node : drained_) {
+    if (memory_nodes_.PoolOf(node) == krcore::kNoNode) continue;
+    Violation("drain", "memory node " + std::to_string(node) + " is drained, and has become a replica");
+  }
   watched_ = now;
   watched_ns_ = world_.now_ns();
 }

@@ -275,6 +275,9 @@ void Simulation::Count() {
     counts.epochs = memory_nodes_.Home().epoch;
     if (memory_nodes_.mirrored()) {
       ++counts.mirrored_runs;
+      for (const auto& [node, until_ns] : hidden_) {
+        counts.removed_alive += !memory_nodes_.IsDead(node) && memory_nodes_.PoolOf(node) == krcore::kNoNode;
+      }
       counts.views = memory_nodes_.configuration().number - 1;
     }
   }

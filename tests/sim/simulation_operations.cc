@@ -193,7 +193,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
 // end (docs/replication.md).
 bool Simulation::MayLoseAnswer(const OpRecord& record) const {
   if (!memory_nodes_.mirrored()) return false;
-  return AnyNodeFailed() || clients_[record.client - 1].lapsed_ns >= record.start_ns;
+  return AnyNodeFailed(record.start_ns) || clients_[record.client - 1].lapsed_ns >= record.start_ns;
 }
 
 // Several changes in a row may take longer than a client waits for one: each takes 1.5 leases if another client sleeps.

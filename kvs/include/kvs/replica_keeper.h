@@ -48,7 +48,7 @@ struct ReplicaKeeperStats {
 
 struct ReplicaKeeperOptions {
   std::string domain;  // the node's failure domain, any name: replicas of a pool are brought into different ones
-  uint64_t copy_bytes_per_s = 0;  // how much to copy in a second, at most, so that others can use the store; 0: any
+  uint64_t copy_bytes_per_s = 0;  // how much to copy on average, at most, so that others can use the store; 0: any
 };
 
 class ReplicaKeeper {
