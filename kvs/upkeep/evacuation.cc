@@ -126,6 +126,7 @@ Task<Step> Mover::LookAgain() {
   std::sort(victims_.begin(), victims_.end(), [](const Victim& a, const Victim& b) { return a.room < b.room; });
   size_t fit = 0;
   const Step claimed = co_await ClaimRoom(&fit);
+  found_.no_room |= fit < victims_.size();
   for (; victims_.size() > fit; victims_.pop_back()) {
     if (op_.batch.Stale()) co_return Step::kRestart;
     const Step ended = co_await End(victims_.back(), /*free=*/false);

@@ -283,19 +283,23 @@ Task<Step> Mover::Run() {
     // Chunks that others take are sparse at first. So the run goes on only while each round leaves more free ones.
     const uint64_t free = static_cast<uint64_t>(std::count_if(
         chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.second.kind() == ChunkKind::kFree; }));
-    if (free <= most_free && most_free > 0) break;
+    const bool more = free > most_free || most_free == 0;
     most_free = std::max<uint64_t>(free, 1);
-    Choose(census, chunks);
+    size_t fit = 0;
+    if (more) {
+      Choose(census, chunks);
+      scarce_ = free < victims_.size();
+      step = co_await ClaimRoom(&fit);
+      if (step != Step::kOk) break;
+    }
+    found_.no_room |= fit < victims_.size();
+    victims_.resize(fit);
     if (victims_.empty()) {
-      found_.in_vain =
-          valid && given_up_.empty() && !found_.pinned && report_->chunks_freed == 0 && report_->tables_merged == 0;
+      const bool gained = report_->chunks_freed > 0 || report_->tables_merged > 0;
+      // What was given up for lack of room stays where it is until there is room.
+      found_.in_vain = valid && !gained && !found_.pinned && (given_up_.empty() || found_.no_room);
       break;
     }
-    scarce_ = free < victims_.size();
-    size_t fit = 0;
-    step = co_await ClaimRoom(&fit);
-    victims_.resize(fit);
-    if (step != Step::kOk || victims_.empty()) break;
     step = co_await Evacuate();
     merged = true;
   }

@@ -120,6 +120,53 @@ TEST_F(MoverTest, WhoWaitsForWhatNobodyCanFreeGivesUp) {
   }
 }
 
+// The free memory of a full store is too small for the values that would have to move, so no chunk can be emptied. That
+// is known after one attempt.
+TEST(FullStore, WhoWaitsForWhatCannotBeMovedGivesUp) {
+  ManualClock clock;
+  TestStore store({.groups = 16,
+                   .memory_bytes = kvs::kMinPoolBytes,
+                   .operation_timeout_ms = 3'600'000,
+                   .clock = &clock,
+                   .lease_ns = kLeaseNs});
+  auto one = store.NewClient(), two = store.NewClient();
+  const auto poll = [&] {
+    clock.Advance(100'000);
+    for (int i = 0; i < 4; ++i) {
+      one->Poll();
+      two->Poll();
+    }
+  };
+  const auto put = [&](kvs::Client& client, const std::string& key, size_t bytes) {
+    kvs::Status result;
+    client.Spawn(Put(client, key, std::string(bytes, 'a'), &result));
+    const int64_t begin_ns = clock.NowNs();
+    while (client.spawned() > 0) poll();
+    EXPECT_LT(clock.NowNs() - begin_ns, 16 * kLeaseNs);
+    return result;
+  };
+  uint32_t stored = 0;
+  for (bool full = false; !full; ++stored) {
+    kvs::Client& client = stored % 2 == 0 ? *one : *two;
+    for (int small = 0; small < 9 && !full; ++small)
+      full = !put(client, "small " + std::to_string(stored) + "." + std::to_string(small), 50'000).ok();
+    full |= !put(client, "large " + std::to_string(stored), 100'000).ok();
+  }
+  ASSERT_GT(stored, 2u);
+  for (uint32_t i = 0; i < stored; ++i) {
+    kvs::Client& client = i % 2 == 0 ? *one : *two;
+    for (int small = 0; small < 9; ++small)
+      (void)client.Delete("small " + std::to_string(i) + "." + std::to_string(small));
+  }
+  std::array<kvs::Status, 2> results;
+  one->Spawn(Put(*one, "one", std::string(100'000, 'b'), &results[0]));
+  two->Spawn(Put(*two, "two", std::string(100'000, 'b'), &results[1]));
+  const int64_t begin_ns = clock.NowNs();
+  while (one->spawned() + two->spawned() > 0 && clock.NowNs() - begin_ns < 64 * kLeaseNs) poll();
+  EXPECT_LT(clock.NowNs() - begin_ns, 2 * kLeaseNs);
+  for (const kvs::Status& result : results) EXPECT_EQ(result, kvs::StatusCode::kOutOfMemory) << result.ToString();
+}
+
 // A client that is expelled and lives may post late what it knows. It knows nothing of a chunk that was free after
 // that.
 TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeavesTheRest) {
