@@ -87,11 +87,11 @@ bool NamesTableAtHeadAlone(Stage& stage) {
   return false;
 }
 
-// Steps the keeper and polls the client until the memory node that joins is a replica.
-void AwaitMember(Stage& stage, uint32_t c) {
+// Steps the keeper and polls these clients until the memory node that joins is a replica.
+void AwaitMember(Stage& stage, std::initializer_list<uint32_t> clients) {
   for (uint32_t round = 0; round < 400'000 && stage.keeper().state != kvs::ReplicaState::kMember; ++round) {
     stage.StepKeeper();
-    stage.Poll(c);
+    PollAll(stage, clients, 1);
   }
 }
 
@@ -247,7 +247,7 @@ RunResult LateCasWhileAReplicaJoins(uint64_t point) {
             const bool held = after != before && TableAt(stage, learner) != after && stage.keeper().passes == 1;
             (void)stage.Do(other, OpKind::kGet, kKey);
             stage.Kill(late);
-            AwaitMember(stage, other);
+            AwaitMember(stage, {other});
             (void)stage.Do(other, OpKind::kGet, kKey);
             (void)stage.Do(other, OpKind::kUpdate, kKey);
             return held && stage.keeper().state == kvs::ReplicaState::kMember;
@@ -278,7 +278,7 @@ RunResult BlockOfAWordAtTheHead(uint64_t point) {
             stage.Kill(dying);
             stage.KillMemoryNode(stage.memory_nodes().ChainOf(kOtherPool).back());
             (void)stage.Join();
-            AwaitMember(stage, other);
+            AwaitMember(stage, {other});
             for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kUpdate, key);
             return held && stage.keeper().state == kvs::ReplicaState::kMember;
           });
@@ -377,11 +377,46 @@ RunResult TableOfAWordAtTheHead(uint64_t point) {
             }
             stage.Kill(dying);
             (void)stage.Join();
-            AwaitMember(stage, other);
+            AwaitMember(stage, {other});
             stage.KillMemoryNode(chain.front());
             for (; key > 0; --key) (void)stage.Do(other, OpKind::kPut, key - 1);
             return held && stage.keeper().state == kvs::ReplicaState::kMember;
           });
+  return result;
+}
+
+// A client has frozen the slots of two tables that it merges. Then a memory node joins, and the client writes the new
+// table, also to the learner, which has none of the blocks that it names.
+RunResult MergeWhileAReplicaJoins(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
+    const auto [other, merger] = AddPair(stage);
+    if (!LoseTail(stage, merger, other)) return false;
+    Keys keys(0, 0);
+    (void)keys.Next();
+    if (!FillUntilSplit(stage, merger, keys, 0)) return false;
+    stage.Finish(merger);
+    const std::vector<uint32_t> kept(keys.given().end() - 6, keys.given().end());
+    if (!DeleteUntilMerge(stage, merger, keys, kept)) return false;
+    stage.Poll(merger, static_cast<uint32_t>(point));
+    const krcore::NodeId left = stage.memory_nodes().ChainOf(1).front();
+    (void)stage.Join();
+    const auto learns = [&] { return ViewsOf(stage, merger).used().Find(1)->learner.exists(); };
+    for (uint32_t round = 0; round < 200'000 && !learns(); ++round) {
+      stage.StepKeeper();
+      stage.Poll(other);
+      if (ViewsOf(stage, other).changing()) ViewsOf(stage, merger).NoteNewer();
+      if (ViewsOf(stage, merger).changing()) stage.Poll(merger);
+    }
+    const bool held = learns() && stage.Entry(0).merging();
+    AwaitMember(stage, {other, merger});
+    stage.Finish(merger);
+    stage.Close(merger);
+    if (stage.keeper().state != kvs::ReplicaState::kMember) return false;
+    stage.KillMemoryNode(left);
+    for (const uint32_t key : kept) (void)stage.Do(other, OpKind::kGet, key);
+    return held;
+  });
   return result;
 }
 
@@ -398,6 +433,7 @@ std::vector<Scenario> MirrorScenarios() {
       {"ChunkOfAWordAtTheHead", {Mutation::kScanIgnoresHead}, 4, ChunkOfAWordAtTheHead},
       {"ChunkOfAWordOfALostHead", {Mutation::kScanOfAnotherView}, 12, ChunkOfAWordOfALostHead},
       {"TableOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, TableOfAWordAtTheHead},
+      {"MergeWhileAReplicaJoins", {Mutation::kSweepTrustsSlots}, 32, MergeWhileAReplicaJoins},
       {"BlockOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, BlockOfAWordAtTheHead},
   };
 }
