@@ -491,8 +491,8 @@ std::vector<Scenario> NodePointScenarios() {
   return {
       Of<Operations>("NodeFailsInAnOperation", {Mutation::kTailFirst, Mutation::kLostHopIsLoss},
                      RunsIn::kTestsWithoutSanitizer),
-      Of<Views<5>>("NodeFailsInAView", {}, RunsIn::kTestsWithoutSanitizer),
-      Of<SplitsAndMerges<97>>("NodeFailsInASplitOrMerge", {}, RunsIn::kTestsWithoutSanitizer),
+      Of<Views<5>>("NodeFailsInAView", {Mutation::kWritesToHeadOnly}, RunsIn::kTestsWithoutSanitizer),
+      Of<SplitsAndMerges<97>>("NodeFailsInASplitOrMerge", {Mutation::kLostHopIsLoss}, RunsIn::kTestsWithoutSanitizer),
       Of<SplitsAndMerges<1>>("NodeFailsAtEveryVerbOfASplitOrMerge", {}, RunsIn::kByHand),
       Of<Views<1>>("NodeFailsAtEveryVerbOfAView", {}, RunsIn::kByHand),
       Of<Joins>("NodeFailsInAJoin", {}, RunsIn::kByHand),
