@@ -66,7 +66,8 @@ const char* FaultName(FaultKind kind) {
                                                       "memory node dies",
                                                       "memory node joins",
                                                       "memory node is cut off",
-                                                      "memory node stops"};
+                                                      "memory node stops",
+                                                      "number of replicas"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -214,6 +215,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
       add(FaultKind::kDrain, 1 + below(4));
       add(FaultKind::kJoin, 1 + below(2));  // somebody takes the place
     }
+    if (plan.joins && below(3) == 0) add(FaultKind::kSetReplicas, 1 + below(3));
     sort_faults();
   }
   return plan;

@@ -34,8 +34,9 @@ enum class FaultKind : uint8_t {
   kJoin,            // a new memory node, which becomes a replica or a pool
   kCutOff,          // a memory node cannot be reached for a while, though it lives
   kStop,            // a memory node serves nothing for a while, and then what has come meanwhile
+  kSetReplicas,     // the pools are to have another number of replicas
 };
-inline constexpr uint32_t kFaultKinds = 15;
+inline constexpr uint32_t kFaultKinds = 16;
 const char* FaultName(FaultKind kind);
 
 struct Fault {

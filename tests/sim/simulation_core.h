@@ -174,7 +174,8 @@ class Simulation {
   std::vector<NodeId> Away() const;
   // Cuts off, or stops, a memory node without which every pool still has a replica.
   void Hide(const Fault& fault);
-  // Whether a memory node was away at that time or later, or views may have changed since because of that.
+  // Whether a memory node was away at that time or later, or views may have changed since because of that, or because a
+  // replica left alive.
   bool AnyNodeFailed(int64_t since_ns = 0) const;
   // Kills a memory node without which every pool still has a replica.
   void KillMemoryNode(int64_t linger_ns);
@@ -242,9 +243,10 @@ class Simulation {
   std::deque<ClientState> clients_;
   std::deque<Joiner> joiners_;
   bool waits_for_replicas_ = false;
-  int64_t promoted_ns_ = -1;    // when a learner last became a tail
-  bool any_gave_up_ = false;    // waiting for another view: what it had begun stays as it is
-  std::deque<Fault> deferred_;  // arrivals, until no promotion is pending
+  int64_t promoted_ns_ = -1;               // when a learner last became a tail
+  int64_t left_alive_ns_ = INT64_MIN / 2;  // when a replica that lives last left its chain
+  bool any_gave_up_ = false;               // waiting for another view: what it had begun stays as it is
+  std::deque<Fault> deferred_;             // arrivals, until no promotion is pending
   kvs::Configuration watched_;
   int64_t watched_ns_ = 0;            // when that was another one
   std::set<NodeId> drained_;          // memory nodes that no pool may have

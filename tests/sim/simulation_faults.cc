@@ -145,6 +145,15 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kCutOff:
     case FaultKind::kStop: return Hide(fault);
     case FaultKind::kJoin: return Join(fault);
+    case FaultKind::kSetReplicas: {
+      const Process* const process = AnyProcess(true);
+      if (process == nullptr) return;
+      const uint32_t replicas = 1 + Below(3);
+      const Status set = process->store->SetReplicas(replicas);
+      Trace("each pool is to have %u replicas: %s", replicas, set.ToString().c_str());
+      result_.counts.replicas_set += set.ok();
+      return;
+    }
   }
 }
 
@@ -247,7 +256,7 @@ void Simulation::Hide(const Fault& fault) {
 }
 
 bool Simulation::AnyNodeFailed(int64_t since_ns) const {
-  return result_.counts.memory_node_deaths > 0 ||
+  return result_.counts.memory_node_deaths > 0 || left_alive_ns_ >= since_ns - kViewsNs ||
          std::ranges::any_of(hidden_, [&](const auto& hidden) { return hidden.second >= since_ns - kViewsNs; });
 }
 

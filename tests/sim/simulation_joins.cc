@@ -137,6 +137,15 @@ void Simulation::WatchViews() {
     }
     Trace("view %lu, %s,%s", now.number, now.active ? "active" : "pending", text.c_str());
   }
+  for (const kvs::PoolView& view : watched_.pools) {
+    const kvs::PoolView* const then = now.Find(view.pool);
+    for (const kvs::Replica& replica : view.chain) {
+      const bool stays = then == nullptr || std::ranges::find(then->chain, replica) != then->chain.end();
+      if (stays || memory_nodes_.IsDead(replica.node) || replica == then->learner) continue;
+      left_alive_ns_ = world_.now_ns();
+      ++result_.counts.left_alive;
+    }
+  }
   for (const NodeId node : drained_) {
     if (memory_nodes_.PoolOf(node) == krcore::kNoNode) continue;
     Violation("drain", "memory node " + std::to_string(node) + " is drained, and has become a replica");
