@@ -299,6 +299,9 @@ Status Client::Put(std::string_view key, std::string_view value) { return Wait(P
 Status Client::Insert(std::string_view key, std::string_view value) { return Wait(InsertAsync(key, value)); }
 Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
 Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
+Status Client::Modify(std::string_view key, ModifyFunction function) {
+  return Wait(ModifyAsync(key, std::move(function)));
+}
 
 Status Client::Compact(const CompactOptions& options, CompactReport* report) {
   CompactReport unwanted;
@@ -318,6 +321,32 @@ void Client::MultiGet(std::span<const std::string_view> keys, std::span<std::str
 }
 
 void Client::MultiWrite(std::span<WriteRequest> writes) { Wait(MultiWriteAsync(writes)); }
+
+// Sets *compared to how the comparison ended.
+static ModifyFunction Comparison(std::optional<std::string_view> expected, std::optional<std::string_view> desired,
+                                 Status* compared) {
+  return [=](std::optional<std::string_view> value) {
+    *compared = value == expected ? StatusCode::kOk : value ? StatusCode::kExists : StatusCode::kNotFound;
+    if (!compared->ok()) return Modification::Keep();
+    return desired ? Modification::Set(std::string(*desired)) : Modification::Delete();
+  };
+}
+
+Status Client::CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
+                             std::optional<std::string_view> desired) {
+  Status compared;
+  const Status modified = Modify(key, Comparison(expected, desired, &compared));
+  return modified.ok() ? compared : modified;
+}
+
+Task<Status> Client::CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
+                                        std::optional<std::string_view> desired) {
+  Status compared;
+  ModifyFunction comparison = Comparison(expected, desired, &compared);
+  Status modified = co_await ModifyAsync(key, std::move(comparison));
+  if (!modified.ok()) co_return modified;
+  co_return compared;
+}
 
 void Client::Drain() {
   for (uint32_t idle = 0; spawned() > 0;) PollOrIdle(&idle);

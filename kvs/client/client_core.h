@@ -66,6 +66,7 @@ class ClientCore final : public Client {
   Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
   Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
   Task<Status> DeleteAsync(std::string_view key) override;
+  Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) override;
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
   void Spawn(Task<void> task) override;
   size_t Poll() override;
@@ -115,7 +116,8 @@ class ClientCore final : public Client {
   Status ResultOf(const Operation& op, std::string* value);
 
   // ---- writes.cc
-  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value,
+                     const ModifyFunction* modify = nullptr);
   Status WriteAlone(WriteKind kind, std::string_view key, std::string_view value);
   void Answer(Member& member);
   Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);

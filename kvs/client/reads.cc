@@ -25,7 +25,7 @@ Status ClientCore::LengthStatus(std::string_view key, std::string_view value) {
   if (!IsKey(key)) {
     return {StatusCode::kInvalidArgument, "a key has 1 to 65535 bytes, not " + std::to_string(key.size())};
   }
-  return {StatusCode::kInvalidArgument, "a value has at most 16777216 bytes, not " + std::to_string(value.size())};
+  return ValueTooLong(value.size());
 }
 
 Task<Status> ClientCore::GetAsync(std::string_view key, std::string* value) {

@@ -16,15 +16,23 @@ namespace kvs {
 namespace {
 
 std::string_view ValueOf(const WriteRequest& request) {
-  return request.kind == WriteKind::kDelete ? std::string_view() : request.value;
+  const bool has_value = request.kind != WriteKind::kDelete && request.kind != WriteKind::kModify;
+  return has_value ? request.value : std::string_view();
+}
+
+bool LacksFunction(WriteKind kind, const ModifyFunction* modify) {
+  return kind == WriteKind::kModify && (modify == nullptr || *modify == nullptr);
 }
 
 }  // namespace
 
-Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value) {
+Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value,
+                               const ModifyFunction* modify) {
   if (!IsRecord(key, value)) [[unlikely]]
     return Ended(LengthStatus(key, value));
-  return table_.writer.Write(kind, key, value);
+  if (LacksFunction(kind, modify)) [[unlikely]]
+    return Ended({StatusCode::kInvalidArgument, "a Modify has no function"});
+  return table_.writer.Write(kind, key, value, kind == WriteKind::kModify ? modify : nullptr);
 }
 
 Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
@@ -37,6 +45,9 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
   return Write(WriteKind::kUpdate, key, value);
 }
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}); }
+Task<Status> ClientCore::ModifyAsync(std::string_view key, ModifyFunction function) {
+  co_return co_await Write(WriteKind::kModify, key, {}, &function);
+}
 
 // ---- one write that blocks
 
@@ -121,7 +132,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   using Alone = std::pair<WriteRequest*, Task<Status>>;
   std::vector<Alone> beside;  // coroutines of their own, which run while the groups do
   const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
-    alone->emplace_back(&request, Write(request.kind, request.key, ValueOf(request)));
+    alone->emplace_back(&request, Write(request.kind, request.key, ValueOf(request), request.modify));
     alone->back().second.Start();
   };
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
@@ -131,7 +142,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     size_t count = 0;
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];
-      if (!IsRecord(request.key, ValueOf(request)) || !table_.writer.IsSmall(request.key, ValueOf(request))) {
+      const bool valid = IsRecord(request.key, ValueOf(request)) && !LacksFunction(request.kind, request.modify);
+      if (!valid || !table_.writer.IsSmall(request.key, ValueOf(request))) {
         start(request, &beside);
         continue;
       }
@@ -145,8 +157,9 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       op->batch.CountForOperation(true);
       member.client = this;
       member.request = &request;
-      member.turn.emplace(table_.combiner, hash, request.key, request.kind, ValueOf(request));
-      member.write.emplace(*op, request.kind, ValueOf(request));
+      const ModifyFunction* const modify = request.kind == WriteKind::kModify ? request.modify : nullptr;
+      member.turn.emplace(table_.combiner, hash, request.key, request.kind, ValueOf(request), modify);
+      member.write.emplace(*op, *member.turn);
       op = epochs_.operations.FreeOperation();
     }
     if (op != nullptr) epochs_.operations.Release(*op);

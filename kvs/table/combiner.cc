@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+#include <utility>
 
 #include "kvs/memory/mutation.h"
 
@@ -17,6 +19,10 @@ bool IsCommon(bool is_write, const Status& status) {
 
 }  // namespace
 
+Status ValueTooLong(size_t bytes) {
+  return {StatusCode::kInvalidArgument, "a value has at most 16777216 bytes, not " + std::to_string(bytes)};
+}
+
 void Combiner::SetSize(uint32_t max_in_flight) { buckets_.resize(std::bit_ceil(std::max(max_in_flight, 64u) * 4)); }
 
 void Combiner::Enter(Turn& turn) {
@@ -24,7 +30,7 @@ void Combiner::Enter(Turn& turn) {
   for (Turn* leader = *bucket; leader != nullptr; leader = leader->chain_) {
     if (leader->hash_ != turn.hash_ || leader->is_write() != turn.is_write() || leader->key_ != turn.key_) continue;
     turn.leads_ = false;
-    if (Mutated(Mutation::kJoinsPosted) && turn.GoesWithOthers() && leader->GoesWithOthers()) {
+    if (Mutated(Mutation::kJoinsPosted) && leader->GoesWith(turn)) {
       turn.next_ = leader->members_;
       leader->members_ = &turn;
       return;
@@ -39,10 +45,9 @@ void Combiner::Enter(Turn& turn) {
 }
 
 void Turn::GatherWaiting() {
-  if (!GoesWithOthers()) return;
   Turn** tail = &members_;
   while (*tail != nullptr) tail = &(*tail)->next_;
-  while (waiting_ != nullptr && waiting_->GoesWithOthers()) {
+  while (waiting_ != nullptr && GoesWith(*waiting_)) {
     Turn* const member = waiting_;
     waiting_ = member->next_;
     member->next_ = nullptr;
@@ -54,15 +59,33 @@ void Turn::GatherWaiting() {
   }
 }
 
+Modification Turn::Fold(std::optional<std::string_view> value) {
+  Modification folded;
+  const auto run = [&](Turn& turn) {
+    Modification wanted = (*turn.modify_)(value);
+    const bool too_long = wanted.value.size() > kMaxValueBytes;
+    turn.result_ = too_long ? ValueTooLong(wanted.value.size()) : Status::Ok();
+    if (too_long || wanted.action == Modification::Action::kKeep) return;
+    folded = std::move(wanted);
+    if (Mutated(Mutation::kFoldOnOldValue)) return;
+    value.reset();
+    if (folded.action == Modification::Action::kSet) value = folded.value;
+  };
+  run(*this);
+  for (Turn* member = members_; member != nullptr; member = member->next_) run(*member);
+  return folded;
+}
+
 Status Turn::ShareWithMembers(Status status, bool existed) {
   if (!IsCommon(is_write(), status)) return status;
+  const bool folded = modifies() && status.ok();  // then each has its result already
   bool there = existed || kind_ == WriteKind::kPut;
   RunQueue& run_queue = RunQueue::OfThisThread();
   while (members_ != nullptr) {
     Turn& member = *members_;
     members_ = member.next_;
-    member.result_ = status;
-    if (status.ok()) {
+    if (!folded) member.result_ = status;
+    if (status.ok() && !folded) {
       if (!member.is_write()) member.out_->assign(*out_);
       there |= member.kind_ == WriteKind::kPut;
       // This member comes before the group's first Put, which inserted the key.
@@ -72,6 +95,7 @@ Status Turn::ShareWithMembers(Status status, bool existed) {
     ++combiner_.stats_.combined_operations;
     run_queue.Push(member.handle_);
   }
+  if (folded) return std::move(result_);
   if (status.ok() && kind_ == WriteKind::kUpdate && !existed) return StatusCode::kNotFound;
   return status;
 }

@@ -4,7 +4,8 @@
 // Reads of a key have one line and its writes another, so they do not wait for each other. The first operation goes at
 // once. Operations that come while it is in flight wait. When it ends, the first of those leads a group: all reads that
 // wait then become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the
-// last value. Inserts and Deletes go alone.
+// last value; a run of Modifies becomes one Modify, in which each function runs on what the one before it has left.
+// Inserts and Deletes go alone.
 //
 // Why that is linearizable: a group is closed before anything is posted for it (Gather), so all of its members have
 // begun by then and none has ended. They take effect one right after the other, in the order in which they came, at the
@@ -28,6 +29,9 @@ namespace kvs {
 
 class Combiner;
 
+// Returns the status of a write whose value has so many bytes, which are too many.
+Status ValueTooLong(size_t bytes);
+
 // An operation's place in the line of its key. It lives in the coroutine of the operation or its MultiWrite.
 //
 //   Turn turn(combiner, hash, key, kind, ...);
@@ -40,7 +44,9 @@ class Combiner;
 class Turn {
  public:
   Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out);
-  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in);
+  // `modify`: the function of a Modify.
+  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in,
+       const ModifyFunction* modify = nullptr);
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   // Of a leader: members that it gathered and could not serve go on waiting, and the first in the line leads.
@@ -70,12 +76,16 @@ class Turn {
   // Value and kind of the one write that stands for the whole group.
   std::string_view in() const { return group_in_; }
   WriteKind kind() const { return group_kind_; }
+  bool modifies() const { return modify_ != nullptr; }
+  // Of Modifies: runs the functions of the whole group, in their order, each on what the one before it has left.
+  // Returns what is to become of the key, whose value is `value`. If that is done, Share gives each its result.
+  Modification Fold(std::optional<std::string_view> value);
 
   // Gives the members their results and returns the leader's. `existed`: the key was there before a write that
   // happened. An outcome that concerns the leader alone (its time was up, no memory for its value) is not passed on:
   // the members try again.
   Status Share(Status status, bool existed = true) {
-    if (members_ == nullptr) [[likely]]
+    if (members_ == nullptr && !modifies()) [[likely]]
       return status;
     return ShareWithMembers(std::move(status), existed);
   }
@@ -85,7 +95,14 @@ class Turn {
   void GatherWaiting();
   Status ShareWithMembers(Status status, bool existed);
   bool is_write() const { return kind_.has_value(); }
-  bool GoesWithOthers() const { return !is_write() || kind_ == WriteKind::kPut || kind_ == WriteKind::kUpdate; }
+  // Returns whether the two, which are in one line, can be done together.
+  bool GoesWith(const Turn& other) const {
+    if (modifies() || other.modifies()) return modifies() && other.modifies();
+    const auto alone = [](const Turn& turn) {
+      return turn.kind_ == WriteKind::kInsert || turn.kind_ == WriteKind::kDelete;
+    };
+    return !alone(*this) && !alone(other);
+  }
 
   Combiner& combiner_;
   const uint64_t hash_;
@@ -95,6 +112,7 @@ class Turn {
   WriteKind group_kind_{};
   std::string* const out_ = nullptr;
   const std::string_view in_;
+  const ModifyFunction* const modify_ = nullptr;
   std::string_view group_in_;
   int64_t deadline_ns_ = 0;
   Turn* chain_ = nullptr;  // leaders: the next one in the bucket
@@ -145,8 +163,16 @@ inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key,
   combiner_.Enter(*this);
 }
 
-inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in)
-    : combiner_(combiner), hash_(hash.h1), key_(key), kind_(kind), group_kind_(kind), in_(in), group_in_(in) {
+inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in,
+                  const ModifyFunction* modify)
+    : combiner_(combiner),
+      hash_(hash.h1),
+      key_(key),
+      kind_(kind),
+      group_kind_(kind),
+      in_(in),
+      modify_(modify),
+      group_in_(in) {
   combiner_.Enter(*this);
 }
 

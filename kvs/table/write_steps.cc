@@ -3,7 +3,10 @@
 // a write that the steps have not ended. At the end is what concerns a write's block: its memory, its contents, and
 // what becomes of it and of the block that it replaces.
 #include <algorithm>
+#include <optional>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "kvs/layout/candidates.h"
 #include "kvs/memory/mutation.h"
@@ -31,6 +34,15 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
       if (step != Step::kOk) return step;
       return Publish(write, batch);
     }
+    case PendingWrite::Phase::kBlock: {
+      write.block.written = true;
+      write.block.in_doubt = false;
+      if (Mutated(Mutation::kWordReadAgain) && op.scan.val >= 0 &&
+          Slot(op.buffers->slots[0]).state() == SlotState::kVal) {
+        op.SetCandidate(static_cast<uint32_t>(op.scan.val), Slot(op.buffers->slots[0]));
+      }
+      return Publish(write, batch);
+    }
     case PendingWrite::Phase::kReplace:
       if (op.buffers->cas[0] != write.old.word()) [[unlikely]]
         return Step::kRestart;
@@ -50,7 +62,7 @@ Step Writer::GoOnWriting(PendingWrite& write, Batch& batch) {
 Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   op.inserts = write.inserts();
-  const bool has_block = write.kind != WriteKind::kDelete;
+  const bool has_block = write.kind != WriteKind::kDelete && write.modify == nullptr;
   if (has_block) {
     if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
       addresses_.Count(common_.clock);  // else BeginRead does
@@ -70,6 +82,7 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
 // The scan found the key's value, or found that the key is absent and nothing moves.
 Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
+  if (write.kind == WriteKind::kModify) return Decide(write, batch);
   if (op.scan.val >= 0) {  // [Write 2]
     if (write.kind == WriteKind::kInsert) {
       write.result = StatusCode::kExists;
@@ -100,6 +113,40 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   op.own_ins = write.now.word();
   write.phase = PendingWrite::Phase::kInsert;
   finder_.ReadBuckets(op, batch);
+  return Step::kRun;
+}
+
+// [Modify 1] Runs a Modify's functions on what the scan found, which goes on being a Put or Delete then. What these
+// publish expects the slot's word of that very scan. kRestart: there is no memory at hand for the block.
+Step Writer::Decide(PendingWrite& write, Batch& batch) {
+  Operation& op = *write.op;
+  NewBlock& block = write.block;
+  std::optional<std::string_view> value;
+  if (op.scan.val >= 0) value = op.scan.block.value();
+  Modification wanted = write.modify->Fold(value);
+  if (block.local != nullptr) DropBlock(write);  // it has a value that they wanted earlier
+  switch (wanted.action) {
+    case Modification::Action::kKeep: return Step::kOk;
+    case Modification::Action::kDelete:
+      if (!value) return Step::kOk;
+      DropBlock(write);
+      write.kind = WriteKind::kDelete;
+      return Publish(write, batch);
+    case Modification::Action::kSet: break;
+  }
+  write.modified = std::move(wanted.value);
+  write.value = write.modified;
+  if (PlaceBlock(write) != Step::kOk) return Step::kRestart;
+  if (BuildNewBlock(write) != Step::kOk) {
+    write.result = StatusCode::kOutOfMemory;
+    return Step::kOk;
+  }
+  if (!SendBlock(batch, &block)) return Step::kRestart;
+  if (Mutated(Mutation::kWordReadAgain) && op.scan.val >= 0) {
+    batch.Read(op.SlotAddress(static_cast<uint32_t>(op.scan.val)), &op.buffers->slots[0], sizeof(uint64_t));
+  }
+  write.kind = WriteKind::kPut;
+  write.phase = PendingWrite::Phase::kBlock;
   return Step::kRun;
 }
 
@@ -166,6 +213,7 @@ Task<Step> Writer::SettleWrite(PendingWrite& write) {
   switch (write.phase) {
     case PendingWrite::Phase::kBegin:
     case PendingWrite::Phase::kScan:
+    case PendingWrite::Phase::kBlock:
     case PendingWrite::Phase::kScanned:
       op.again = Again::kElse;
       co_return outcome == Outcome::kOk ? Step::kRestart : Step::kUnavailable;
@@ -205,15 +253,13 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
     if (outcome != Outcome::kOk) {
       const Step looked = co_await LookAtOutcome(op, write.at(), write.old, write.now);
       if (looked == Step::kRestart) continue;  // it was not carried out, and will not be
-      if (looked != Step::kOk) {
-        write.block.in_doubt = true;
-        write.result = UnknownStatus();
-        co_return Step::kOk;
-      }
+      if (looked != Step::kOk) co_return EndUnknown(write);
     } else if (op.buffers->cas[0] != write.old.word()) {
       ++common_.stats.cas_failures;
       if (Mutated(Mutation::kLostCasOk) && write.kind != WriteKind::kDelete) co_return Step::kOk;
-      if (looks == kLooksAgain) co_return Step::kRestart;
+      // A Modify's functions have not run on what won.
+      const bool must_run = write.modify != nullptr && !Mutated(Mutation::kLostModifyAgain);
+      if (looks == kLooksAgain || must_run) co_return Step::kRestart;
       const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
       if (looked == Step::kOk) continue;
       if (!Failed(op, looked)) co_return Step::kRestart;
@@ -313,11 +359,7 @@ Task<Step> Writer::LookAtConfirm(PendingWrite& write, Outcome outcome) {
       Inserted(write);
       co_return Step::kOk;
     }
-    if (looked == Step::kUnavailable) {
-      write.block.in_doubt = true;
-      write.result = UnknownStatus();
-      co_return Step::kOk;
-    }
+    if (looked == Step::kUnavailable) co_return EndUnknown(write);
     AskToConfirm(write);
     outcome = co_await op.batch.Run();
   }
@@ -367,7 +409,15 @@ Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, S
   co_return Step::kUnavailable;
 }
 
-// A publishing verb was posted and its outcome is not known.
+// A publishing verb was posted and its outcome is not known. The write ends, because it would happen twice if it had
+// happened and were tried again. Returns what SettleWrite returns.
+Step Writer::EndUnknown(PendingWrite& write) const {
+  write.block.in_doubt = true;
+  if (write.modify != nullptr && Mutated(Mutation::kUnknownTriedAgain)) return Step::kRestart;
+  write.result = UnknownStatus();
+  return Step::kOk;
+}
+
 Status Writer::UnknownStatus() const {
   if (Mutated(Mutation::kUnknownIsFailure)) return common_.connections.UnavailableStatus("publishing");
   if (Mutated(Mutation::kUnknownIsSuccess)) return Status::Ok();
@@ -380,8 +430,13 @@ Status Writer::UnknownStatus() const {
 Step Writer::PlaceBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
-  block.content_bytes = BlockBytes(op.key.size(), write.value.size());
-  block.bytes = RoundBlockBytes(block.content_bytes, common_.shape.chunk_bytes);
+  const uint64_t content_bytes = BlockBytes(op.key.size(), write.value.size());
+  const uint64_t bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes);
+  // A Modify may have waited for memory already, for as long a value or for another one.
+  if (block.address.valid() && block.bytes != bytes) DropBlock(write);
+  block.content_bytes = content_bytes;
+  block.bytes = bytes;
+  if (block.address.valid()) return Step::kOk;
   // Prefer the node of the key's subtable, if that is known: one queue then orders its READ after the bucket's.
   TableRef table;
   block.preferred = cache_.Lookup(op.hash, &table) ? table.address.node : krcore::kNoNode;
@@ -400,11 +455,11 @@ Step Writer::BuildNewBlock(PendingWrite& write) {
   return Step::kOk;
 }
 
-// Adds the block's WRITE to the operation's next batch. False: its memory node cannot be reached.
-bool Writer::SendBlock(Operation& op, NewBlock* block) {
+// Adds the block's WRITE to the batch. False: its memory node cannot be reached.
+bool Writer::SendBlock(Batch& batch, NewBlock* block) {
   if (!common_.connections.Reach(block->address.node)) return false;
   if (!Mutated(Mutation::kBlockNotAwaited) || block->content_bytes > kMaxSmallBlockBytes) {
-    op.batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
+    batch.Write(block->local, block->address, static_cast<uint32_t>(block->content_bytes), block->lkey);
   }
   block->in_doubt = true;
   return true;
@@ -437,6 +492,11 @@ void Writer::GiveBackUnused(const PendingWrite& write) {
   } else {
     epochs_.memory->Retire(extent);  // never frozen, so there is no split to wait for
   }
+}
+
+void Writer::DropBlock(PendingWrite& write) {
+  GiveBackUnused(write);
+  write.block = {};
 }
 
 }  // namespace kvs

@@ -36,18 +36,18 @@ auto Writer::TakeStep(PendingWrite& write) {
   return Awaiter{batch.Run(), write};
 }
 
-Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value) {
+Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value, const ModifyFunction* modify) {
   if (common_.node.forked()) [[unlikely]]
     co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
-  Turn turn(combiner_, hash, key, kind, value);
+  Turn turn(combiner_, hash, key, kind, value, modify);
   if (!turn.leads()) co_await turn.Wait(epochs_.operations.DeadlineFromNow());
   if (!turn.leads()) co_return turn.TakeResult();
   Operation& op = co_await epochs_.operations.LeaseOperation(key, hash);
   const OperationLease lease(epochs_.operations, op);
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
-  PendingWrite write(op, turn.kind(), turn.in());
+  PendingWrite write(op, turn);
   for (bool goes_on = true; goes_on;) goes_on = co_await TakeStep(write);
   if (write.step != Step::kOk) [[unlikely]]
     co_await FinishWrite(write);
@@ -67,7 +67,7 @@ Task<void> Writer::FinishWrite(PendingWrite& write) {
 }
 
 void Writer::EndWrite(const PendingWrite& write) {
-  if (write.result.ok()) ++common_.stats.writes_done;
+  if (write.result.ok() && write.kind != WriteKind::kModify) ++common_.stats.writes_done;
   GiveBackUnused(write);
 }
 
@@ -89,7 +89,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
   Status& result = write.result;
-  const bool has_block = write.kind != WriteKind::kDelete;
+  // The block that it is to publish is known. That of a Modify is not before the scan.
+  const bool has_block = write.kind != WriteKind::kDelete && write.modify == nullptr;
   const auto fails = [this, &op, &result](Step step, const char* what) {
     if (!Failed(op, step)) [[likely]]
       return false;
@@ -119,15 +120,14 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     } else if (block.address.valid() && epochs_.memory->IsEvacuating(block.address)) [[unlikely]] {
       block = {};  // its chunk is being emptied, and an operation that waited does not hold that up any more
     } else if (block.tentatives == kTentativeWords) [[unlikely]] {
-      GiveBackUnused(write);
-      block = {};
+      DropBlock(write);
     }
-    if (has_block && !block.address.valid()) {
+    if ((has_block || block.bytes != 0) && !block.address.valid()) {
       const uint32_t attempt = op.attempt, waits = op.waits;
       Step prepared = PlaceBlock(write);
       if (prepared == Step::kRun)
         prepared = co_await epochs_.allocator.Allocate(op, block.bytes, block.preferred, &block.address);
-      if (prepared == Step::kOk) prepared = BuildNewBlock(write);
+      if (prepared == Step::kOk && has_block) prepared = BuildNewBlock(write);
       if (fails(prepared, "allocating memory")) break;
       if (prepared == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
@@ -149,14 +149,16 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     }
 
     // [Write 1] The block's WRITE goes out together with the scan.
-    if (block.address.valid() && !block.written && !SendBlock(op, &block)) {
+    if (has_block && !block.written && !SendBlock(op.batch, &block)) {
       result = common_.connections.UnavailableStatus("writing a block");
       break;
     }
     const Step scanned = co_await finder_.ScanTable(op, table, kReaderStates, std::exchange(guess, Slot()));
     if (fails(scanned, "scanning a subtable")) break;
-    block.written = true;
-    block.in_doubt = false;
+    if (has_block) {
+      block.written = true;
+      block.in_doubt = false;
+    }
     if (scanned == Step::kFull) {
       result = StatusCode::kOutOfMemory;
       break;
@@ -166,6 +168,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       continue;
     }
 
+    if (write.modify != nullptr) write.kind = WriteKind::kModify;  // its functions run again
     if (op.scan.frz >= 0 && Mutated(Mutation::kUpdateOfFrz)) op.scan.val = op.scan.frz;
     if (op.scan.val < 0) {
       // [Write 3] The key may have moved to a child, or, with all others, to another table.

@@ -1,4 +1,4 @@
-// Writer: Put, Insert, Update and Delete. A write takes the steps of the usual case (write_steps.cc). What these leave
+// Writer: Put, Insert, Update, Delete and Modify. A write takes the steps of the usual case (write_steps.cc). What these leave
 // is settled there too. If the write has not taken effect then, it begins again in a loop that handles every case
 // (writer.cc). The steps are those of docs/protocol.md, "Writes".
 //
@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "kvs/epochs/epochs.h"
@@ -49,6 +50,7 @@ struct PendingWrite {
   enum class Phase : uint8_t {
     kBegin,    // nothing yet
     kScan,     // [Write 1] the block's WRITE, the buckets, the blocks that match, [Write 5] the headers again
+    kBlock,    // [Modify 2] the WRITE of a Modify's block
     kScanned,  // nothing: all of that has arrived, and shows that the write may be published
     kReplace,  // [Write 2] the CAS of a VAL slot
     kInsert,   // [Write 6a] the CAS of a FREE slot to the write's tentative one, and the buckets again
@@ -57,6 +59,8 @@ struct PendingWrite {
 
   PendingWrite(Operation& operation, WriteKind write_kind, std::string_view written)
       : op(&operation), kind(write_kind), value(written) {}
+  PendingWrite(Operation& operation, Turn& turn)
+      : op(&operation), kind(turn.kind()), value(turn.in()), modify(turn.modifies() ? &turn : nullptr) {}
 
   bool inserts() const { return kind == WriteKind::kPut || kind == WriteKind::kInsert; }
   // No verb that puts the block's address into a slot has been asked for.
@@ -65,8 +69,10 @@ struct PendingWrite {
   GlobalAddress at() const { return op->SlotAddress(candidate); }
 
   Operation* op;
-  WriteKind kind;
+  WriteKind kind;  // of a Modify: kModify until its functions have run, then what they want
   std::string_view value;
+  Turn* modify = nullptr;  // of a Modify: its place in the line, which has its functions
+  std::string modified;    // of a Modify: the value that they want
   NewBlock block;
   Phase phase = Phase::kBegin;
   Step step = Step::kRun;          // what GoOnWriting last returned
@@ -92,8 +98,9 @@ class Writer : private Part {
         merger_(merger),
         splitter_(splitter) {}
 
-  // Runs one write to its end. The lengths of key and value must be valid.
-  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value);
+  // Runs one write to its end. The lengths of key and value must be valid. `modify`: of a Modify.
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value,
+                     const ModifyFunction* modify = nullptr);
 
   // ---- its steps, for one write or for many at a time, in a coroutine or without one
   //
@@ -134,6 +141,7 @@ class Writer : private Part {
   // ---- write_steps.cc
   Step BeginWrite(PendingWrite& write, Batch& batch);
   Step Publish(PendingWrite& write, Batch& batch);
+  Step Decide(PendingWrite& write, Batch& batch);
   Step LookBehindTentative(PendingWrite& write, Batch& batch);
   static void AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now);
   Slot Replacement(const PendingWrite& write) const;
@@ -147,10 +155,12 @@ class Writer : private Part {
   Task<Step> AbortTentative(PendingWrite& write);
   Step InDoubt(PendingWrite& write);
   Task<Step> LookAtOutcome(Operation& op, GlobalAddress at, Slot before, Slot after);
+  Step EndUnknown(PendingWrite& write) const;
   Status UnknownStatus() const;
   Step PlaceBlock(PendingWrite& write);
   Step BuildNewBlock(PendingWrite& write);
-  bool SendBlock(Operation& op, NewBlock* block);
+  bool SendBlock(Batch& batch, NewBlock* block);
+  void DropBlock(PendingWrite& write);
   void RetireOld(Operation& op, Slot old);
 
   Epochs& epochs_;

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/kvs/manual_clock.h"
@@ -19,13 +22,15 @@ using kvs::Status;
 using kvs::StatusCode;
 using kvs::Task;
 
-enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
+enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete, kModify };
 
 struct Call {
   OpKind kind;
   std::string value;  // what it writes, or what Get found
   Status result = StatusCode::kInternal;
   bool ended = false;
+  std::string saw{};  // a Modify: what its function was last called with
+  uint32_t ran = 0;   // ... and how often it was called
 };
 
 Task<void> Drive(Client& client, std::string key, Call* call) {
@@ -35,6 +40,18 @@ Task<void> Drive(Client& client, std::string key, Call* call) {
     case OpKind::kInsert: call->result = co_await client.InsertAsync(key, call->value); break;
     case OpKind::kUpdate: call->result = co_await client.UpdateAsync(key, call->value); break;
     case OpKind::kDelete: call->result = co_await client.DeleteAsync(key); break;
+    case OpKind::kModify: {
+      // Appends its value; "-" deletes, "" keeps.
+      kvs::ModifyFunction append = [call](std::optional<std::string_view> old) {
+        ++call->ran;
+        call->saw = old ? std::string(*old) : "absent";
+        if (call->value == "-") return kvs::Modification::Delete();
+        if (call->value.empty()) return kvs::Modification::Keep();
+        return kvs::Modification::Set((old ? std::string(*old) : std::string()) + call->value);
+      };
+      call->result = co_await client.ModifyAsync(key, std::move(append));
+      break;
+    }
   }
   call->ended = true;
 }
@@ -145,6 +162,60 @@ TEST_F(Combining, UpdatesInFrontOfAPutOfAPresentKeyAreDone) {
   EXPECT_EQ(Value(), "p");
 }
 
+TEST_F(Combining, ModifiesThatWaitBecomeOneWriteAndEachSeesWhatTheOneBeforeLeft) {
+  for (const char* value : {"a", "b", "", "c", "d"}) Start(OpKind::kModify, value);
+  Finish();
+  const std::vector<std::string> saw = {"absent", "a", "ab", "ab", "abc"};
+  for (size_t i = 0; i < saw.size(); ++i) {
+    EXPECT_TRUE(calls_[i].result.ok()) << i;
+    EXPECT_EQ(calls_[i].saw, saw[i]) << i;
+    EXPECT_EQ(calls_[i].ran, 1u) << i;
+  }
+  EXPECT_EQ(Value(), "abcd");
+  EXPECT_EQ(Since(&kvs::ClientStats::write_attempts), 2u) << "the first, and then the four";
+  EXPECT_EQ(Since(&kvs::ClientStats::combined_operations), 3u);
+}
+
+TEST_F(Combining, ModifiesThatUndoEachOtherLeaveTheKeyAsItWas) {
+  Start(OpKind::kDelete);  // so that the others wait
+  for (const char* value : {"a", "-", "-"}) Start(OpKind::kModify, value);
+  Finish();
+  EXPECT_EQ(calls_[1].saw, "absent");
+  EXPECT_EQ(calls_[2].saw, "a");
+  EXPECT_EQ(calls_[3].saw, "absent");
+  for (int i = 1; i < 4; ++i) EXPECT_TRUE(calls_[i].result.ok()) << i;
+  EXPECT_EQ(Value(), Status(StatusCode::kNotFound).ToString());
+  EXPECT_EQ(Since(&kvs::ClientStats::write_attempts), 0u);
+}
+
+TEST_F(Combining, AModifyAndAPutAreNotCombined) {
+  ASSERT_TRUE(other_->Put("k", "old").ok());
+  Start(OpKind::kPut, "1");
+  Start(OpKind::kPut, "2");
+  Start(OpKind::kModify, "m");
+  Start(OpKind::kPut, "3");
+  Start(OpKind::kModify, "n");
+  Finish();
+  for (const Call& call : calls_) EXPECT_TRUE(call.result.ok());
+  EXPECT_EQ(calls_[2].saw, "2");
+  EXPECT_EQ(calls_[4].saw, "3");
+  EXPECT_EQ(Value(), "3n");
+  EXPECT_EQ(Since(&kvs::ClientStats::combined_operations), 0u);
+}
+
+TEST_F(Combining, AModifyWhoseValueIsTooLongDoesNotHarmTheOthers) {
+  Start(OpKind::kDelete);
+  for (const std::string& value : {std::string("a"), std::string(kvs::kMaxValueBytes, 'x'), std::string("b")}) {
+    Start(OpKind::kModify, value);
+  }
+  Finish();
+  EXPECT_TRUE(calls_[1].result.ok());
+  EXPECT_EQ(calls_[2].result, StatusCode::kInvalidArgument);
+  EXPECT_EQ(calls_[2].saw, "a");
+  EXPECT_TRUE(calls_[3].result.ok());
+  EXPECT_EQ(Value(), "ab");
+}
+
 TEST_F(Combining, UpdatesAloneOfAnAbsentKeyAreAllNotFound) {
   for (int i = 0; i < 5; ++i) Start(OpKind::kUpdate, "u");
   Finish();
@@ -245,7 +316,7 @@ TEST_F(Combining, MembersOfALeaderThatIsOutOfTimeTryAgain) {
 
 TEST_F(Combining, MoreLanesThanOperationsInFlightAllEnd) {
   client_ = NewClient(1);
-  for (int i = 0; i < 300; ++i) Start(static_cast<OpKind>(i % 5), std::to_string(i));
+  for (int i = 0; i < 300; ++i) Start(static_cast<OpKind>(i % 6), std::to_string(i));
   Finish();
   for (const Call& call : calls_) EXPECT_TRUE(call.ended);
 }

@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -120,6 +122,9 @@ void ExpectEveryCallRefused(Store& store, Client& client) {
   ExpectRefused(client.Insert("k", "v"), "Insert");
   ExpectRefused(client.Update("before", "v"), "Update");
   ExpectRefused(client.Delete("before"), "Delete");
+  const kvs::ModifyFunction keep = [](std::optional<std::string_view>) { return kvs::Modification::Keep(); };
+  ExpectRefused(client.Modify("before", keep), "Modify");
+  ExpectRefused(client.CompareAndSet("before", "a", "b"), "CompareAndSet");
   ExpectRefused(client.Compact(), "Compact");
   ExpectRefused(client.DrainNode(1), "DrainNode");
   ExpectRefused(client.UndrainNode(1), "UndrainNode");
@@ -137,6 +142,7 @@ void ExpectEveryCallRefused(Store& store, Client& client) {
   ExpectRefused(Started(client.InsertAsync("k", "v")), "InsertAsync");
   ExpectRefused(Started(client.UpdateAsync("before", "v")), "UpdateAsync");
   ExpectRefused(Started(client.DeleteAsync("before")), "DeleteAsync");
+  ExpectRefused(Started(client.ModifyAsync("before", keep)), "ModifyAsync");
   kvs::CompactReport compaction;
   ExpectRefused(Started(client.CompactAsync({}, &compaction)), "CompactAsync");
   kvs::DrainReport draining;

@@ -27,8 +27,17 @@ bool Apply(const RegisterOp& op, uint32_t state, uint32_t* next) {
     case OpKind::kDelete:
       *next = kAbsent;
       return unknown || op.result == (present ? OpResult::kOk : OpResult::kNotFound);
+    case OpKind::kModify:
+      if (state == op.read) *next = op.value;
+      return unknown || (op.result == OpResult::kOk && state == op.read);
   }
   return false;
+}
+
+// Returns the value that `op` has certainly read, or kAbsent.
+uint32_t ReadBy(const RegisterOp& op) {
+  if (op.result != OpResult::kOk) return kAbsent;
+  return op.kind == OpKind::kGet ? op.value : op.kind == OpKind::kModify ? op.read : kAbsent;
 }
 
 // Returns whether `op` cannot change any state, as its answer tells. (A Put of the value that is there already does not
@@ -73,11 +82,8 @@ class Search {
     std::mt19937_64 random(20240607);
     for (uint32_t i = 0; i < ops_.size(); ++i) marks_.push_back(random());
     for (const RegisterOp& op : ops_) {
-      if (op.kind == OpKind::kGet) {
-        if (op.result == OpResult::kOk) ++unread_[op.value];
-      } else if (op.value != kAbsent && !written.insert(op.value).second) {
-        values_differ_ = false;
-      }
+      if (ReadBy(op) != kAbsent) ++unread_[ReadBy(op)];
+      if (op.kind != OpKind::kGet && op.value != kAbsent && !written.insert(op.value).second) values_differ_ = false;
     }
     if (written.contains(initial)) values_differ_ = false;
   }
@@ -112,14 +118,15 @@ class Search {
     // later.
     if (next == state_ && ops_[op].result == OpResult::kUnknown) return false;
     // Where every value is written once, a value that is overwritten is never read again.
-    if (next != state_ && state_ != kAbsent && values_differ_ && Unread(state_) != 0) return false;
+    const uint32_t readers = ReadBy(ops_[op]) == state_ ? 1 : 0;  // this very operation
+    if (next != state_ && state_ != kAbsent && values_differ_ && Unread(state_) != readers) return false;
     const uint64_t set = set_ ^ marks_[op];
     if (!visited_.insert(set ^ (next * 0x9e3779b97f4a7c15ull + (set >> 7))).second) return false;
     chosen_.emplace_back(e, state_);
     state_ = next;
     set_ = set;
     if (ops_[op].result != OpResult::kUnknown) --left_;
-    if (ops_[op].kind == OpKind::kGet && ops_[op].result == OpResult::kOk) --unread_[ops_[op].value];
+    if (ReadBy(ops_[op]) != kAbsent) --unread_[ReadBy(ops_[op])];
     Unlink(e);
     Unlink(entries_[e].match);
     return true;
@@ -135,7 +142,7 @@ class Search {
       state_ = state;
       set_ ^= marks_[op];
       if (ops_[op].result != OpResult::kUnknown) ++left_;
-      if (ops_[op].kind == OpKind::kGet && ops_[op].result == OpResult::kOk) ++unread_[ops_[op].value];
+      if (ReadBy(ops_[op]) != kAbsent) ++unread_[ReadBy(ops_[op])];
       Relink(entries_[e].match);
       Relink(e);
       if (!ChangesNothing(ops_[op])) return e;
@@ -162,7 +169,7 @@ class Search {
   std::vector<uint64_t> marks_;  // Zobrist: a set of operations is the XOR of its members' marks
   std::unordered_set<uint64_t> visited_;
   std::vector<std::pair<uint32_t, uint32_t>> chosen_;  // entry, state before
-  std::unordered_map<uint32_t, uint32_t> unread_;      // value -> Gets that returned it and have not taken effect
+  std::unordered_map<uint32_t, uint32_t> unread_;      // value -> operations that read it and have not taken effect
   bool values_differ_ = true;                          // no value is written twice
   uint64_t set_ = 0;
   uint32_t state_;
@@ -181,7 +188,7 @@ Verdict CheckLinearizable(const std::vector<RegisterOp>& history, uint32_t initi
 }
 
 std::string Describe(std::vector<RegisterOp> history) {
-  static constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete"};
+  static constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete", "Modify"};
   static constexpr const char* kResults[] = {"ok", "not found", "exists", "unknown"};
   std::sort(history.begin(), history.end(),
             [](const RegisterOp& a, const RegisterOp& b) { return a.start_ns < b.start_ns; });
@@ -189,7 +196,8 @@ std::string Describe(std::vector<RegisterOp> history) {
   for (const RegisterOp& op : history) {
     text += std::to_string(op.start_ns - history.front().start_ns) + " .. " +
             (op.result == OpResult::kUnknown ? "?" : std::to_string(op.end_ns - history.front().start_ns)) + "  " +
-            kKinds[static_cast<int>(op.kind)] + " " + std::to_string(op.value) + ": " +
+            kKinds[static_cast<int>(op.kind)] + " " +
+            (op.kind == OpKind::kModify ? std::to_string(op.read) + " -> " : "") + std::to_string(op.value) + ": " +
             kResults[static_cast<int>(op.result)] + "\n";
   }
   return text;

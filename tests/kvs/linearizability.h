@@ -12,7 +12,8 @@
 
 namespace surgekv_test {
 
-enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete };
+// kModify: one that changes its key. One that keeps what it reads is a Get.
+enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete, kModify };
 // kUnknown: the operation may have taken effect at any time since it began, even after the end of the history, or
 // never.
 enum class OpResult : uint8_t { kOk, kNotFound, kExists, kUnknown };
@@ -25,6 +26,7 @@ struct RegisterOp {
   OpKind kind = OpKind::kGet;
   OpResult result = OpResult::kOk;
   uint32_t value = kAbsent;  // the value written, or the one that a successful Get returned
+  uint32_t read = kAbsent;   // kModify: what it replaced. If the result is kUnknown, it replaces nothing else
 };
 
 enum class Verdict : uint8_t {

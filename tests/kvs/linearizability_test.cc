@@ -63,6 +63,14 @@ TEST(Linearizability, ExistsNeedsAValueThatIsThere) {
             kBad);
 }
 
+TEST(Linearizability, TwoModifiesOfOneValueCannotBothBeDone) {
+  const RegisterOp put{0, 1, kPut, kOk, 1}, first{2, 9, kModify, kOk, 2, 1};
+  EXPECT_EQ(CheckLinearizable({put, first, {2, 9, kModify, kOk, 3, 2}}), kGood);
+  EXPECT_EQ(CheckLinearizable({put, first, {2, 9, kModify, kOk, 3, 1}}), kBad);
+  EXPECT_EQ(CheckLinearizable({put, first, {2, 0, kModify, kUnknown, 3, 1}, {10, 11, kGet, kOk, 2}}), kGood);
+  EXPECT_EQ(CheckLinearizable({put, first, {2, 0, kModify, kUnknown, 3, 1}, {10, 11, kGet, kOk, 3}}), kBad);
+}
+
 TEST(Linearizability, AResurrectedValueIsRejected) {
   EXPECT_EQ(CheckLinearizable({{0, 1, kPut, kOk, 1}, {2, 3, kDelete, kOk, 0}, {4, 5, kGet, kOk, 1}}), kBad);
 }
@@ -110,7 +118,7 @@ TEST(Linearizability, LongConcurrentHistoriesAreAcceptedAndOneFalseReadIsFound) 
     for (uint32_t i = 0; i < 5'000; ++i) {
       const int64_t at = int64_t{i} * 10;
       RegisterOp op{at - static_cast<int64_t>(random() % 60), at + static_cast<int64_t>(random() % 60),
-                    static_cast<OpKind>(random() % 5), kOk, i + 1};
+                    static_cast<OpKind>(random() % 6), kOk, i + 1};
       const bool present = state != kAbsent;
       switch (op.kind) {
         case kGet:
@@ -129,6 +137,11 @@ TEST(Linearizability, LongConcurrentHistoriesAreAcceptedAndOneFalseReadIsFound) 
         case kDelete:
           op.result = present ? kOk : kNotFound;
           state = kAbsent;
+          break;
+        case kModify:
+          op.read = state;
+          if (i % 4 == 0) op.value = kAbsent;
+          state = op.value;
           break;
       }
       history.push_back(op);
@@ -159,6 +172,10 @@ OpResult Answer(const RegisterOp& op, uint32_t* state) {
       *state = op.value;
       return kOk;
     case kDelete: *state = kAbsent; return present ? kOk : kNotFound;
+    case kModify:
+      if (*state != op.read) return kUnknown;
+      *state = op.value;
+      return kOk;
   }
   return kUnknown;
 }
@@ -200,12 +217,13 @@ TEST(Linearizability, AgreesWithTheDefinitionOnSmallHistoriesOfEveryKind) {
       RegisterOp op;
       op.start_ns = random() % 12;
       op.end_ns = op.start_ns + random() % 6;
-      op.kind = static_cast<OpKind>(random() % 5);
-      static constexpr OpResult kPossible[5][2] = {
-          {kOk, kNotFound}, {kOk, kOk}, {kOk, kExists}, {kOk, kNotFound}, {kOk, kNotFound}};
+      op.kind = static_cast<OpKind>(random() % 6);
+      static constexpr OpResult kPossible[6][2] = {
+          {kOk, kNotFound}, {kOk, kOk}, {kOk, kExists}, {kOk, kNotFound}, {kOk, kNotFound}, {kOk, kOk}};
       op.result = random() % 6 == 0 ? kUnknown : kPossible[static_cast<int>(op.kind)][random() % 2];
-      if (op.kind == kPut || op.kind == kInsert || op.kind == kUpdate)
-        op.value = values == 2 ? random() % 2 + 1 : i + 2;
+      const bool writes = op.kind == kModify ? random() % 3 != 0 : op.kind != kGet && op.kind != kDelete;
+      if (writes) op.value = values == 2 ? random() % 2 + 1 : i + 2;
+      if (op.kind == kModify && random() % 3 != 0) op.read = values == 2 ? random() % 2 + 1 : random() % (count + 2) + 1;
       if (op.kind == kGet && op.result == kOk) op.value = values == 2 ? random() % 2 + 1 : random() % (count + 2) + 1;
       history.push_back(op);
     }
@@ -237,7 +255,7 @@ Simulated Simulate(uint32_t seed, uint32_t clients, uint32_t operations, uint32_
     int64_t now = random() % 50;
     for (uint32_t i = 0; i < operations / clients; ++i) {
       RegisterOp op;
-      op.kind = static_cast<OpKind>(random() % 5);
+      op.kind = static_cast<OpKind>(random() % 6);
       op.start_ns = now;
       const int64_t length = 1 + static_cast<int64_t>(random() % 100);
       op.end_ns = now + length;
@@ -259,6 +277,7 @@ Simulated Simulate(uint32_t seed, uint32_t clients, uint32_t operations, uint32_
   for (Pending& pending : all) {
     if (pending.effect != INT64_MAX) {
       if (pending.op.kind == kGet) pending.op.value = state;
+      if (pending.op.kind == kModify) pending.op.read = state;
       const OpResult answer = Answer(pending.op, &state);
       if (pending.op.result != kUnknown) pending.op.result = answer;
     }
@@ -297,6 +316,12 @@ TEST(Linearizability, FalsifiedResultsOfEachKindAreRefused) {
          if (op.kind != kGet || op.result != kOk) return false;
          op.result = kNotFound;
          op.value = kAbsent;
+         return true;
+       }},
+      {"a modify of another value",
+       [](RegisterOp& op) {
+         if (op.kind != kModify || op.result != kOk || op.read % 10'000 < 10) return false;
+         op.read -= 8;
          return true;
        }},
       {"an update of nothing",

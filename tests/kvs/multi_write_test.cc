@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -26,13 +27,17 @@ using kvs::WriteRequest;
 class Writes {
  public:
   void Add(WriteKind kind, std::string key, std::string value = {}) {
-    entries_.push_back({kind, std::move(key), std::move(value)});
+    // A Modify appends its value.
+    kvs::ModifyFunction append = [value](std::optional<std::string_view> old) {
+      return kvs::Modification::Set(std::string(old.value_or("")) + value);
+    };
+    entries_.push_back({kind, std::move(key), std::move(value), std::move(append)});
   }
   size_t size() const { return entries_.size(); }
   std::vector<WriteRequest>& requests() {
     requests_.clear();
     for (const Entry& entry : entries_)
-      requests_.push_back({entry.kind, entry.key, entry.value, StatusCode::kBadState});
+      requests_.push_back({entry.kind, entry.key, entry.value, StatusCode::kBadState, &entry.append});
     return requests_;
   }
   const Status& status(size_t i) const { return requests_[i].status; }
@@ -42,6 +47,7 @@ class Writes {
   struct Entry {
     WriteKind kind;
     std::string key, value;
+    kvs::ModifyFunction append;
   };
   std::vector<Entry> entries_;
   std::vector<WriteRequest> requests_;
@@ -83,6 +89,8 @@ class MultiWrite : public ::testing::Test {
     if ((kind == WriteKind::kUpdate || kind == WriteKind::kDelete) && !there) return StatusCode::kNotFound;
     if (kind == WriteKind::kDelete) {
       model_.erase(key);
+    } else if (kind == WriteKind::kModify) {
+      model_[key] += value;
     } else {
       model_[key] = value;
     }
@@ -118,7 +126,7 @@ TEST_F(MultiWrite, DoesWhatTheOperationsOfItsKindsDo) {
         const std::string key = "key" + std::to_string(random() % kKeys);
         if (used[key]) continue;
         used[key] = true;
-        const auto kind = static_cast<WriteKind>(random() % 4);
+        const auto kind = static_cast<WriteKind>(random() % 5);
         const size_t length = random() % 10 == 0 ? 3'000 + random() % 6'000 : random() % 300;
         const std::string value(length, static_cast<char>('a' + random() % 26));
         writes.Add(kind, key, value);
@@ -143,8 +151,10 @@ TEST_F(MultiWrite, WhatIsTooLongOrNoKeyIsRefusedAndTheOthersAreDone) {
   writes.Add(WriteKind::kPut, "b", std::string(kvs::kMaxValueBytes + 1, 'v'));
   writes.Add(WriteKind::kInsert, "c", "3");
   writes.Add(WriteKind::kDelete, "");
+  writes.Add(WriteKind::kModify, "");
+  writes.Add(WriteKind::kModify, "d", std::string(kvs::kMaxValueBytes + 1, 'v'));
   writes.Run(*client);
-  for (const size_t bad : {0, 2, 3, 5}) EXPECT_EQ(writes.status(bad), StatusCode::kInvalidArgument) << bad;
+  for (const size_t bad : {0, 2, 3, 5, 6, 7}) EXPECT_EQ(writes.status(bad), StatusCode::kInvalidArgument) << bad;
   for (const size_t good : {1, 4}) EXPECT_TRUE(writes.status(good).ok()) << writes.status(good).ToString();
   std::string value;
   EXPECT_TRUE(client->Get("c", &value).ok());
@@ -219,6 +229,14 @@ TEST_F(MultiWrite, SeveralOfOneKeyAreOneWriteAndEachHasItsAnswer) {
   std::string value;
   ASSERT_TRUE(client->Get("hot", &value).ok());
   EXPECT_EQ(value, "5");
+
+  Writes modifies;
+  for (int i = 6; i <= 9; ++i) modifies.Add(WriteKind::kModify, "hot", std::to_string(i));
+  modifies.Run(*client);
+  for (size_t i = 0; i < modifies.size(); ++i) EXPECT_TRUE(modifies.status(i).ok()) << modifies.status(i).ToString();
+  ASSERT_TRUE(client->Get("hot", &value).ok());
+  EXPECT_EQ(value, "56789");
+  EXPECT_EQ(client->stats().combined_operations - before.combined_operations, 7u);
 
   Writes inserts;  // they go alone, and one of them is the first
   for (int i = 0; i < 4; ++i) inserts.Add(WriteKind::kInsert, "new", std::to_string(i));

@@ -2,7 +2,10 @@
 // gets before it splits.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kvs/layout/candidates.h"
@@ -82,6 +85,21 @@ TEST_F(RoundTrips, WritesOfAKeyInTheAddressCacheTakeTwo) {
   EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Update("a", "2").ok()); }), 2u);
   EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Put("a", "3").ok()); }), 2u);
   EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Delete("a").ok()); }), 2u);
+}
+
+TEST_F(RoundTrips, AModifyTakesOneMoreThanAnUpdateAndTwoMoreWhereTheKeyIsAbsent) {
+  const auto set = [](std::string value) {
+    return [value = std::move(value)](std::optional<std::string_view>) { return kvs::Modification::Set(value); };
+  };
+  const auto keep = [](std::optional<std::string_view>) { return kvs::Modification::Keep(); };
+  const auto remove = [](std::optional<std::string_view>) { return kvs::Modification::Delete(); };
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Modify("a", keep).ok()); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Modify("a", set("1")).ok()); }), 5u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Modify("a", set("2")).ok()); }), 4u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Modify("a", keep).ok()); }), 2u);
+  EXPECT_EQ(Of(*client_, [&] { ASSERT_TRUE(client_->Modify("a", remove).ok()); }), 3u);
+  ASSERT_TRUE(knowing_->Put("a", "3").ok());
+  EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Modify("a", set("4")).ok()); }), 3u) << "its place is known";
 }
 
 TEST_F(RoundTrips, MultiGetOf64KeysTakesTwo) {

@@ -8,7 +8,10 @@
 #include <ctime>
 #include <map>
 #include <new>
+#include <optional>
 #include <random>
+#include <string_view>
+#include <utility>
 
 namespace surgekv_test {
 namespace {
@@ -109,10 +112,11 @@ class Worker {
     record.key = static_cast<uint32_t>(generation * options_.hot_keys + random() % options_.hot_keys);
     static constexpr OpKind kMix[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,
                                       OpKind::kPut,    OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
-                                      OpKind::kUpdate, OpKind::kDelete};
+                                      OpKind::kUpdate, OpKind::kDelete, OpKind::kModify, OpKind::kModify};
     record.kind = kMix[random() % std::size(kMix)];
     const uint32_t id = (worker_ + 1) << 22 | (++values_);
     record.value = record.kind == OpKind::kGet || record.kind == OpKind::kDelete ? kAbsent : id;
+    record.read = UINT32_MAX;
     record.start_ns = NowNs();
     log_.records.store(index + 1, std::memory_order_release);
 
@@ -125,6 +129,16 @@ class Worker {
       case OpKind::kInsert: status = co_await client_.InsertAsync(key, value); break;
       case OpKind::kUpdate: status = co_await client_.UpdateAsync(key, value); break;
       case OpKind::kDelete: status = co_await client_.DeleteAsync(key); break;
+      case OpKind::kModify: {
+        kvs::ModifyFunction function = [this, &record, &value, id](std::optional<std::string_view> old) {
+          record.read = kAbsent;
+          if (old && !IdOf(std::string(*old), &record.read)) Fail("Modify: a mixed value");
+          record.value = old && id % 4 == 0 ? kAbsent : id;
+          return record.value == id ? kvs::Modification::Set(value) : kvs::Modification::Delete();
+        };
+        status = co_await client_.ModifyAsync(key, std::move(function));
+        break;
+      }
     }
     const int64_t end_ns = NowNs();
     record.result = OpResult::kOk;
@@ -162,7 +176,8 @@ void VerifyHistories(const StressOptions& options, const StressLogs& logs) {
       const Record& record = logs.records(w)[i];
       const int64_t end_ns = record.end_ns.load(std::memory_order_acquire);
       histories[record.key].push_back(
-          {record.start_ns, end_ns, record.kind, end_ns == 0 ? OpResult::kUnknown : record.result, record.value});
+          {record.start_ns, end_ns, record.kind, end_ns == 0 ? OpResult::kUnknown : record.result, record.value,
+           record.read});
     }
   }
   uint32_t wrong = 0, undecided = 0;

@@ -52,6 +52,7 @@ struct Record {
   OpKind kind;
   OpResult result;
   uint32_t value;
+  uint32_t read;  // of a Modify; as long as its function has not been called, a value that no key has
 };
 
 // What a worker leaves behind. It lies in memory that processes share.

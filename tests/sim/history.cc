@@ -11,7 +11,7 @@ using surgekv_test::OpResult;
 using surgekv_test::RegisterOp;
 using surgekv_test::Verdict;
 
-constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete"};
+constexpr const char* kKinds[] = {"Get", "Put", "Insert", "Update", "Delete", "Modify"};
 // Steps, each of some 100 ns. A history that needs more is counted as too long to check.
 constexpr uint64_t kBudget = 20'000'000;
 
@@ -48,6 +48,15 @@ uint32_t History::Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_
   return index;
 }
 
+const OpRecord& History::Decide(uint32_t index, uint32_t read) {
+  using enum kvs::Modification::Action;
+  OpRecord& record = records_[index];
+  record.read = read;
+  record.wants = read != 0 && index % 8 == 1 ? kKeep : read != 0 && index % 8 == 2 ? kDelete : kSet;
+  record.value = record.wants == kSet ? index + 1 : 0;
+  return record;
+}
+
 void History::End(uint32_t index, StatusCode status, uint32_t value, int64_t now_ns) {
   OpRecord& record = records_[index];
   record.end = ++count_;
@@ -64,9 +73,15 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
       const OpRecord& record = records_[index];
       RegisterOp op{static_cast<int64_t>(record.start), static_cast<int64_t>(record.end), record.kind,
                     OpResult::kUnknown, record.value};
+      if (record.kind == OpKind::kModify) {
+        op.read = record.read;
+        if (record.wants == kvs::Modification::Action::kKeep) op.kind = OpKind::kGet, op.value = record.read;
+      }
       if (record.end != 0) {
         switch (record.status) {
-          case StatusCode::kOk: op.result = OpResult::kOk; break;
+          case StatusCode::kOk:
+            op.result = op.kind == OpKind::kGet && op.value == 0 ? OpResult::kNotFound : OpResult::kOk;
+            break;
           case StatusCode::kNotFound: op.result = OpResult::kNotFound; break;
           case StatusCode::kExists: op.result = OpResult::kExists; break;
           case StatusCode::kUnavailable:  // "nothing was changed" (kvs/client.h)
@@ -88,14 +103,19 @@ std::string History::Describe(uint32_t key) const {
   for (const uint32_t index : by_key_[key]) {
     const OpRecord& r = records_[index];
     char line[160];
+    std::string values = std::to_string(r.value);
+    if (r.kind == OpKind::kModify) {
+      const bool keeps = r.wants == kvs::Modification::Action::kKeep;
+      values = std::to_string(r.read) + (keeps ? " kept" : " -> " + values);
+    }
     if (r.end != 0) {
-      std::snprintf(line, sizeof(line), "  %6lu..%-6lu %12.2f..%-12.2f client %-2u %-6s %-6u %s\n", r.start, r.end,
+      std::snprintf(line, sizeof(line), "  %6lu..%-6lu %12.2f..%-12.2f client %-2u %-6s %-6s %s\n", r.start, r.end,
                     static_cast<double>(r.start_ns) / 1e3, static_cast<double>(r.end_ns) / 1e3, r.client,
-                    kKinds[static_cast<int>(r.kind)], r.value, std::string(StatusCodeName(r.status)).c_str());
+                    kKinds[static_cast<int>(r.kind)], values.c_str(), std::string(StatusCodeName(r.status)).c_str());
     } else {
-      std::snprintf(line, sizeof(line), "  %6lu..?      %12.2f..?            client %-2u %-6s %-6u never answered\n",
+      std::snprintf(line, sizeof(line), "  %6lu..?      %12.2f..?            client %-2u %-6s %-6s never answered\n",
                     r.start, static_cast<double>(r.start_ns) / 1e3, r.client, kKinds[static_cast<int>(r.kind)],
-                    r.value);
+                    values.c_str());
     }
     text += line;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "krcore/status.h"
+#include "kvs/client.h"
 #include "tests/kvs/linearizability.h"
 
 namespace surgekv_sim {
@@ -24,6 +25,8 @@ struct OpRecord {
   uint32_t key = 0;
   OpKind kind = OpKind::kGet;
   uint32_t value = 0;  // id of what it wrote, or of what a Get returned
+  uint32_t read = 0;   // kModify: id of what its function was last called with, 0 if the key was absent
+  kvs::Modification::Action wants{};  // kModify: what the function decided then
   uint32_t client = 0;
   uint64_t start = 0, end = 0;  // counts; end 0: it has not ended, or its client was dead by then
   int64_t start_ns = 0, end_ns = 0;
@@ -36,6 +39,9 @@ class History {
 
   // Begins an operation and returns its index.
   uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
+  // The function of a Modify was called with the value `read`, 0 if the key was absent. Sets what it decides: an absent
+  // key it sets; one that has a value it sets, keeps or deletes, as the operation's number says.
+  const OpRecord& Decide(uint32_t index, uint32_t read);
   // `value`: what a Get returned, 0 otherwise.
   void End(uint32_t index, krcore::StatusCode status, uint32_t value, int64_t now_ns);
 

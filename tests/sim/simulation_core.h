@@ -141,6 +141,8 @@ class Simulation {
   uint32_t AnotherKey();
   uint32_t Begin(ClientState& state, OpKind kind, uint32_t key);
   static const char* KindName(OpKind kind);
+  // Returns the function of a Modify, which notes in the history what it sees and decides.
+  kvs::ModifyFunction FunctionOf(uint32_t index);
   kvs::Task<void> RunOperation(ClientState* state, uint32_t index);
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);

@@ -1,24 +1,26 @@
 // What the clients do to the store, and whether the answers are among those allowed.
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "tests/sim/simulation_core.h"
 
 namespace surgekv_sim {
 
 void Simulation::StartOperation(ClientState& state) {
-  static constexpr OpKind kRead[] = {OpKind::kGet, OpKind::kGet, OpKind::kGet,
-                                     OpKind::kGet, OpKind::kGet, OpKind::kUpdate};
+  static constexpr OpKind kRead[] = {OpKind::kGet, OpKind::kGet,    OpKind::kGet,   OpKind::kGet,
+                                     OpKind::kGet, OpKind::kUpdate, OpKind::kModify};
   static constexpr OpKind kAll[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,
                                     OpKind::kPut,    OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
-                                    OpKind::kUpdate, OpKind::kDelete};
+                                    OpKind::kUpdate, OpKind::kDelete, OpKind::kModify, OpKind::kModify};
   static constexpr OpKind kGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kPut,
-                                     OpKind::kGet,    OpKind::kGet,    OpKind::kUpdate};
+                                     OpKind::kGet,    OpKind::kGet,    OpKind::kUpdate, OpKind::kModify};
   static constexpr OpKind kShrink[] = {OpKind::kDelete, OpKind::kDelete, OpKind::kDelete, OpKind::kDelete,
                                        OpKind::kGet};
-  static constexpr OpKind kChurn[] = {OpKind::kUpdate, OpKind::kPut, OpKind::kGet};
-  static constexpr OpKind kStormyGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate, OpKind::kUpdate,
-                                           OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kGet};
+  static constexpr OpKind kChurn[] = {OpKind::kUpdate, OpKind::kPut, OpKind::kGet, OpKind::kModify};
+  static constexpr OpKind kStormyGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
+                                           OpKind::kUpdate, OpKind::kModify, OpKind::kGet,
+                                           OpKind::kGet,    OpKind::kGet,    OpKind::kGet};
   const auto any = [this](const auto& kinds) { return kinds[Below(std::size(kinds))]; };
   OpKind kind = any(kAll);
   uint32_t key = hot_[Below(hot_count_)];
@@ -81,14 +83,28 @@ void Simulation::StartMultiWrite(ClientState& state, OpKind kind, uint32_t key) 
   std::vector<uint32_t> indexes = {Begin(state, kind, key)};
   for (uint32_t more = Below(5); more > 0; --more) {
     const bool same_key = Chance(0.2);  // which the client combines
-    indexes.push_back(Begin(state, Chance(0.5) ? OpKind::kUpdate : kind, same_key ? key : AnotherKey()));
+    const OpKind other = Chance(0.5) ? OpKind::kUpdate : kind;
+    indexes.push_back(Begin(state, other, same_key ? key : AnotherKey()));
   }
   state.client->Spawn(RunMultiWrite(&state, std::move(indexes)));
 }
 
 const char* Simulation::KindName(OpKind kind) {
-  static constexpr const char* kNames[] = {"Get", "Put", "Insert", "Update", "Delete"};
+  static constexpr const char* kNames[] = {"Get", "Put", "Insert", "Update", "Delete", "Modify"};
   return kNames[static_cast<int>(kind)];
+}
+
+kvs::ModifyFunction Simulation::FunctionOf(uint32_t index) {
+  return [this, index](std::optional<std::string_view> value) {
+    uint32_t read = 0;
+    if (value && !IdOf(*value, &read)) {
+      Violation("value", "Modify of " + history_.NameOf(history_[index].key) + ": a value of " +
+                             std::to_string(value->size()) + " bytes that nobody wrote");
+    }
+    ++result_.counts.functions_called;
+    const OpRecord& record = history_.Decide(index, read);
+    return kvs::Modification{record.wants, record.value != 0 ? ValueOf(record.value) : std::string()};
+  };
 }
 
 kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
@@ -104,6 +120,7 @@ kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
     case OpKind::kInsert: status = co_await state->client->InsertAsync(key, value); break;
     case OpKind::kUpdate: status = co_await state->client->UpdateAsync(key, value); break;
     case OpKind::kDelete: status = co_await state->client->DeleteAsync(key); break;
+    case OpKind::kModify: status = co_await state->client->ModifyAsync(key, FunctionOf(index)); break;
   }
   --state->in_flight;
   if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;  // nobody got this answer
@@ -129,15 +146,19 @@ kvs::Task<void> Simulation::RunMultiWrite(ClientState* state, std::vector<uint32
     values.push_back(record.value != 0 ? ValueOf(record.value) : std::string());
   }
   std::vector<kvs::WriteRequest> writes(indexes.size());
+  std::vector<kvs::ModifyFunction> functions;
+  for (const uint32_t index : indexes) functions.push_back(FunctionOf(index));
   for (size_t i = 0; i < indexes.size(); ++i) {
     switch (history_[indexes[i]].kind) {
       case OpKind::kInsert: writes[i].kind = kvs::WriteKind::kInsert; break;
       case OpKind::kUpdate: writes[i].kind = kvs::WriteKind::kUpdate; break;
       case OpKind::kDelete: writes[i].kind = kvs::WriteKind::kDelete; break;
+      case OpKind::kModify: writes[i].kind = kvs::WriteKind::kModify; break;
       default: writes[i].kind = kvs::WriteKind::kPut; break;
     }
     writes[i].key = names[i];
     writes[i].value = values[i];
+    writes[i].modify = &functions[i];
     writes[i].status = StatusCode::kBadState;
   }
   co_await state->client->MultiWriteAsync(writes);
@@ -160,11 +181,14 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
         history_.NameOf(record.key).c_str(), status.ToString().c_str(), history_[index].value);
   Counts& counts = result_.counts;
   ++counts.checked;
+  counts.modified += record.kind == OpKind::kModify;
   if (record.value != 0 && record.value % 67 == 0) ++counts.large_values;
   bool allowed = false;
   switch (status.code()) {
     case StatusCode::kOk: allowed = true; break;
-    case StatusCode::kNotFound: allowed = record.kind != OpKind::kPut && record.kind != OpKind::kInsert; break;
+    case StatusCode::kNotFound:
+      allowed = record.kind == OpKind::kGet || record.kind == OpKind::kUpdate || record.kind == OpKind::kDelete;
+      break;
     case StatusCode::kExists: allowed = record.kind == OpKind::kInsert; break;
     case StatusCode::kUnknown:
       allowed = record.kind != OpKind::kGet && (plan_.queues_break || MayLoseAnswer(record));

@@ -165,6 +165,13 @@ kvs::Task<Status> Stage::Get(kvs::Client& client, std::string_view key, std::str
   co_return status;
 }
 
+kvs::ModifyFunction Stage::FunctionOf(uint32_t operation) {
+  return [this, operation](std::optional<std::string_view> value) {
+    const OpRecord& record = history_.Decide(operation, value ? OperationOf(std::string(*value)) : 0);
+    return kvs::Modification{record.wants, record.value != 0 ? ValueOfOperation(record.value) : std::string()};
+  };
+}
+
 kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
   kvs::Client& client = *actors_[c].client;
   const std::string& key = history_.NameOf(history_[operation].key);
@@ -177,6 +184,7 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
     case OpKind::kInsert: status = co_await client.InsertAsync(key, value); break;
     case OpKind::kUpdate: status = co_await client.UpdateAsync(key, value); break;
     case OpKind::kDelete: status = co_await client.DeleteAsync(key); break;
+    case OpKind::kModify: status = co_await client.ModifyAsync(key, FunctionOf(operation)); break;
   }
   if (actors_[c].dead) co_return;
   --actors_[c].in_flight;

@@ -138,6 +138,7 @@ class Stage {
 
   std::unique_ptr<kvs::Store> OpenStore();
   kvs::Task<krcore::Status> Get(kvs::Client& client, std::string_view key, std::string* value);
+  kvs::ModifyFunction FunctionOf(uint32_t operation);
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
   kvs::Task<void> Compact(uint32_t c);
   kvs::Task<void> Drain(uint32_t c, krcore::NodeId node);

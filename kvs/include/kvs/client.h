@@ -29,11 +29,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "krcore/clock.h"
@@ -184,13 +186,30 @@ struct ClientTimes {
   int64_t register_ns = 0;  // reading the member list, between connects, and registering at the store's home
 };
 
-enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete };
+// What a Modify makes of its key.
+struct Modification {
+  enum class Action : uint8_t { kKeep, kSet, kDelete };
+  Action action = Action::kKeep;
+  std::string value{};  // kSet
+
+  static Modification Keep() { return {}; }
+  static Modification Set(std::string value) { return {Action::kSet, std::move(value)}; }
+  static Modification Delete() { return {Action::kDelete}; }
+};
+
+// Decides what a Modify makes of its key. `value` is what the key has, nothing if it is absent; it is valid during the
+// call. The function may be called several times, on what the key has by then; only the last call counts, so what
+// it tells its caller it must set anew each time. It must not use the client, block or throw.
+using ModifyFunction = std::function<Modification(std::optional<std::string_view> value)>;
+
+enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
 
 // One of the writes of a MultiWrite.
 struct WriteRequest {
   WriteKind kind = WriteKind::kPut;
-  std::string_view key, value;  // borrowed; a Delete has no value
+  std::string_view key, value;  // borrowed; a Delete or Modify has no value
   Status status{};              // how it ended, as the operation of that name reports it
+  const ModifyFunction* modify = nullptr;  // of a Modify; borrowed
 };
 
 class Client : public krcore::OfOneProcess {
@@ -205,6 +224,9 @@ class Client : public krcore::OfOneProcess {
   virtual Status Insert(std::string_view key, std::string_view value);  // kExists
   virtual Status Update(std::string_view key, std::string_view value);  // kNotFound
   virtual Status Delete(std::string_view key);                          // kNotFound
+  virtual Status Modify(std::string_view key, ModifyFunction function);
+  Status CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
+                       std::optional<std::string_view> desired);  // kExists, kNotFound
   virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   virtual Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
   virtual Status UndrainNode(krcore::NodeId node);
@@ -225,6 +247,17 @@ class Client : public krcore::OfOneProcess {
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
+  // Reads the key, and does with it what `function` decides, in one atomic step: kKeep changes nothing, kSet inserts or
+  // overwrites, kDelete deletes. kOk: what the last call of the function decided is so, at one moment within this
+  // operation; to keep anything, or to delete an absent key, changes nothing. kInvalidArgument: the value is too long.
+  // Any other status is one of the failures above; as ever, a Modify that ends with kUnknown is not tried again. It
+  // takes one round trip more than an Update, for its block, and one more where the key is absent.
+  virtual Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) = 0;
+  // If the key has the value `expected`, or is absent where that is nothing, gives it the value `desired`, or deletes
+  // it. Otherwise nothing is changed. kExists: it has another value. kNotFound: it is absent. A Modify; `expected` and
+  // `desired` are borrowed as well.
+  Task<Status> CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
+                                  std::optional<std::string_view> desired);
   // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
   // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values are
   // written by coroutines of their own meanwhile. More than ClientOptions::max_in_flight writes go in groups, one after
