@@ -110,23 +110,23 @@ RunResult SlotOfAnotherKey(uint64_t point) {
   return result;
 }
 
-// The queue of a client breaks during its Delete. Before it has connected again to look, another client does this to
-// the key.
-RunResult DeleteAndAnother(uint64_t point, OpKind others) {
+// The queue of a client breaks during its Delete or Modify. Before it has connected again to look, another client does
+// this to the key.
+RunResult QueueBreaksAndAnother(uint64_t point, OpKind held_kind, OpKind others) {
   RunResult result;
-  OnStage({.seed = point + 1, .breaks = true}, &result, [point, others](Stage& stage) {
+  OnStage({.seed = point + 1, .breaks = true}, &result, [=](Stage& stage) {
     constexpr uint32_t kKey = 0;
-    const uint32_t deleter = stage.AddClient(), other = stage.AddClient();
+    const uint32_t broken = stage.AddClient(), other = stage.AddClient();
     (void)stage.Do(other, OpKind::kInsert, kKey);
-    (void)stage.Do(deleter, OpKind::kGet, kKey);  // so that it knows the table
-    const uint32_t deletion = stage.Begin(deleter, OpKind::kDelete, kKey);
+    (void)stage.Do(broken, OpKind::kInsert, kKey + 1);  // so that it knows the table, and has memory
+    const uint32_t operation = stage.Begin(broken, held_kind, kKey);
     stage.set_tempo(400);  // several rounds per round trip
-    stage.Poll(deleter, static_cast<uint32_t>(point % 16));
-    stage.world().BreakQueues(stage.NodeOf(deleter), 1);
+    stage.Poll(broken, static_cast<uint32_t>(point % 24));
+    stage.world().BreakQueues(stage.NodeOf(broken), 1);
     stage.set_tempo(5 * kUs);
-    const bool held = !stage.Ended(deletion);
+    const bool held = !stage.Ended(operation);
     (void)stage.Do(other, others, kKey);
-    stage.Finish(deleter);
+    stage.Finish(broken);
     (void)stage.Do(other, OpKind::kGet, kKey);
     return held;
   });
@@ -134,10 +134,43 @@ RunResult DeleteAndAnother(uint64_t point, OpKind others) {
 }
 
 // The deleter finds neither the old word nor its own.
-RunResult DeleteWhoseQueueBreaks(uint64_t point) { return DeleteAndAnother(point, OpKind::kUpdate); }
+RunResult DeleteWhoseQueueBreaks(uint64_t point) {
+  return QueueBreaksAndAnother(point, OpKind::kDelete, OpKind::kUpdate);
+}
 
 // Perhaps the other one has deleted the key in its place. Only one of them may say that it did.
-RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) { return DeleteAndAnother(point, OpKind::kDelete); }
+RunResult TwoDeletesWhenAQueueBreaks(uint64_t point) {
+  return QueueBreaksAndAnother(point, OpKind::kDelete, OpKind::kDelete);
+}
+
+// The other one may have read what the first one set. If that one then tried again, it would be done twice.
+RunResult TwoModifiesWhenAQueueBreaks(uint64_t point) {
+  return QueueBreaksAndAnother(point, OpKind::kModify, OpKind::kModify);
+}
+
+// A Modify is held after each of its polls, with what it has just posted late. Meanwhile another client changes the
+// key. The first one's address cache knows the key's place, from before an earlier change.
+RunResult ModifyAndAnother(uint64_t point) {
+  static constexpr OpKind kOthers[] = {OpKind::kUpdate, OpKind::kModify, OpKind::kDelete};
+  RunResult result;
+  OnStage({.seed = point + 1, .address_cache_entries = 64}, &result, [point](Stage& stage) {
+    constexpr uint32_t kKey = 0;
+    const uint32_t late = stage.AddClient(), other = stage.AddClient();
+    (void)stage.Do(late, OpKind::kInsert, kKey);
+    (void)stage.Do(other, OpKind::kUpdate, kKey);
+    const uint32_t modify = stage.Begin(late, OpKind::kModify, kKey);
+    stage.Poll(late, static_cast<uint32_t>(point / 3));
+    stage.Stall(late, kMs);
+    stage.Poll(late);
+    const bool held = !stage.Ended(modify);
+    (void)stage.Do(other, kOthers[point % 3], kKey);
+    stage.Wait(kMs);
+    stage.Finish(late);
+    (void)stage.Do(other, OpKind::kModify, kKey);
+    return held;
+  });
+  return result;
+}
 
 // Client c begins an Update, a Delete or an Insert of each of a few keys that leave the table. They begin one after
 // another, so that they are at different points.
@@ -459,8 +492,13 @@ std::span<const Scenario> Scenarios() {
         {"MissOfMultiGetDuringASplit", {Mutation::kMultiGetMissUnchecked}, 128, MissOfMultiGetDuringASplit},
         {"MissInAChildThatSplits", {Mutation::kChildMissUnchecked}, 128, MissInAChildThatSplits},
         {"SlotOfAnotherKey", {Mutation::kLostCasKeyUnchecked}, 12, SlotOfAnotherKey},
-        {"DeleteWhoseQueueBreaks", {Mutation::kUnknownIsSuccess}, 64, DeleteWhoseQueueBreaks},
-        {"TwoDeletesWhenAQueueBreaks", {Mutation::kFreeRepeats}, 64, TwoDeletesWhenAQueueBreaks},
+        {"DeleteWhoseQueueBreaks", {Mutation::kUnknownIsSuccess}, 96, DeleteWhoseQueueBreaks},
+        {"TwoDeletesWhenAQueueBreaks", {Mutation::kFreeRepeats}, 96, TwoDeletesWhenAQueueBreaks},
+        {"TwoModifiesWhenAQueueBreaks", {Mutation::kUnknownTriedAgain}, 96, TwoModifiesWhenAQueueBreaks},
+        {"ModifyAndAnother",
+         {Mutation::kGuessUnchecked, Mutation::kWordReadAgain, Mutation::kLostModifyAgain},
+         24,
+         ModifyAndAnother},
         {"WritesBesideASplit",
          {Mutation::kSlotBeforeHeader, Mutation::kDecisionBeforeHeaders, Mutation::kMigrationIgnoresIns,
           Mutation::kInsertWithoutHeaders},

@@ -44,6 +44,7 @@ std::vector<std::string> AllNames() {
 
 Stage::Stage(const StageOptions& options)
     : groups_(options.groups),
+      address_cache_entries_(options.address_cache_entries),
       multi_get_(options.multi_get),
       breaks_(options.breaks),
       agree_(options.agree),
@@ -93,7 +94,7 @@ uint32_t Stage::AddClient(uint32_t lanes) {
 
 void Stage::Reopen(uint32_t c) {
   Actor& actor = actors_[c];
-  actor.client = actor.store->NewClient({.max_in_flight = actor.lanes, .address_cache_entries = 0}).value();
+  actor.client = actor.store->NewClient({.max_in_flight = actor.lanes, .address_cache_entries = address_cache_entries_}).value();
 }
 
 void Stage::Kill(uint32_t c) {

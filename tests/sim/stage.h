@@ -34,6 +34,7 @@ struct StageOptions {
   uint32_t memory_nodes = 1;  // pools, if these are mirrored
   uint32_t replicas = 1;      // of each pool
   bool multi_get = false;     // Gets are MultiGets of one key
+  uint32_t address_cache_entries = 0;  // of each client
   bool breaks = false;        // queues or memory nodes break: operations may fail, and outcomes may be unknown
   bool agree = false;         // though something breaks, replicas hold the same at the end, if no client died
   int64_t lease_ns =
@@ -146,7 +147,7 @@ class Stage {
     return memory_nodes_.TailOf(address.node).data() + address.offset;
   }
 
-  const uint32_t groups_;
+  const uint32_t groups_, address_cache_entries_;
   const bool multi_get_, breaks_, agree_;
   krcore::rnic::sim::World world_;
   History history_;

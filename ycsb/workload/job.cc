@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,6 +99,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
     std::string key;
     std::string written;
     std::string read;
+    bool found = false;  // a read-modify-write: its key was there
   };
   // Open loop and requests: suspends until OnRound has put a ticket, or kNoTicket, into the lane.
   struct DueAwaiter {
@@ -115,7 +117,7 @@ class WorkloadWorker final : public computenode::WorkerJob {
   int64_t ServeRequests(bool ending);
   void Choose(LaneState& lane);
   // Counts and times the operation, or part of one, that began at start_ns. Returns when it ended.
-  int64_t Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns);
+  void Finish(LaneState& lane, const kvs::Status& status);
   void CountWhole(LaneState& lane, const kvs::Status& status);
   void Verify(LaneState& lane);
 
@@ -416,16 +418,11 @@ void WorkloadWorker::Choose(LaneState& lane) {
   if (load_ && lane.record == job_.planted_record_ && !lane.written.empty()) lane.written.back() ^= 1;
 }
 
-int64_t WorkloadWorker::Finish(LaneState& lane, Operation operation, const kvs::Status& status, int64_t start_ns) {
+void WorkloadWorker::Finish(LaneState& lane, const kvs::Status& status) {
   context_.NoteReply();
-  if (!lane.timed) {
-    measured_[operation].Count(status.code());
-    return 0;
-  }
-  const int64_t now_ns = job_.clock_->NowNs();
-  measured_[operation].Record(status.code(), now_ns - start_ns);
-  lane.last_ns = now_ns;
-  return now_ns;
+  if (!lane.timed) return measured_[lane.operation].Count(status.code());
+  lane.last_ns = job_.clock_->NowNs();
+  measured_[lane.operation].Record(status.code(), lane.last_ns - lane.start_ns);
 }
 
 void WorkloadWorker::CountWhole(LaneState& lane, const kvs::Status& status) {
@@ -477,42 +474,34 @@ kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32
     const uint64_t round = context.round();
     kvs::Status status;
     switch (lane.operation) {
-      case Operation::kRead: {
-        status = co_await client.GetAsync(lane.key, &lane.read);
-        Finish(lane, Operation::kRead, status, lane.start_ns);
-        if (status.ok()) [[likely]]
-          Verify(lane);
-        break;
-      }
-      case Operation::kUpdate: {
-        status = co_await client.UpdateAsync(lane.key, lane.written);
-        Finish(lane, Operation::kUpdate, status, lane.start_ns);
-        break;
-      }
+      case Operation::kRead: status = co_await client.GetAsync(lane.key, &lane.read); break;
+      case Operation::kUpdate: status = co_await client.UpdateAsync(lane.key, lane.written); break;
       case Operation::kInsert: {
         if (overwrite) {
           status = co_await client.PutAsync(lane.key, lane.written);
         } else {
           status = co_await client.InsertAsync(lane.key, lane.written);
         }
-        Finish(lane, Operation::kInsert, status, lane.start_ns);
-        if (!load_ && status.ok()) {
-          job_.inserted_.Acknowledge(lane.own);
-          job_.inserted_records_.fetch_add(1, std::memory_order_relaxed);
-        }
         break;
       }
       case Operation::kReadModifyWrite: {
-        status = co_await client.GetAsync(lane.key, &lane.read);
-        const int64_t read_ns = Finish(lane, Operation::kRead, status, lane.start_ns);
-        if (status.ok()) [[likely]] {
-          Verify(lane);
-          status = co_await client.UpdateAsync(lane.key, lane.written);
-          Finish(lane, Operation::kUpdate, status, read_ns);
-        }
-        Finish(lane, Operation::kReadModifyWrite, status, lane.start_ns);
+        kvs::ModifyFunction function = [&lane](std::optional<std::string_view> value) {
+          lane.found = value.has_value();
+          if (!lane.found) return kvs::Modification::Keep();
+          lane.read.assign(*value);
+          return kvs::Modification::Set(lane.written);
+        };
+        status = co_await client.ModifyAsync(lane.key, std::move(function));
+        if (status.ok() && !lane.found) status = kvs::StatusCode::kNotFound;
         break;
       }
+    }
+    Finish(lane, status);
+    const bool read = lane.operation == Operation::kRead || lane.operation == Operation::kReadModifyWrite;
+    if (read && status.ok()) Verify(lane);
+    if (lane.operation == Operation::kInsert && !load_ && status.ok()) {
+      job_.inserted_.Acknowledge(lane.own);
+      job_.inserted_records_.fetch_add(1, std::memory_order_relaxed);
     }
     CountWhole(lane, status);
     if (context.round() == round) [[unlikely]]

@@ -77,7 +77,7 @@ class LatencyHistogram {
   int64_t max_ns_ = 0;
 };
 
-// kReadModifyWrite is measured as a whole, and its read and update are also measured as such, as in YCSB.
+// kReadModifyWrite is one operation of the store, so its read and its update are not measured apart, as YCSB does.
 enum class Operation : uint8_t { kRead, kUpdate, kInsert, kReadModifyWrite };
 inline constexpr size_t kOperationKinds = 4;
 std::string_view OperationName(Operation operation);  // "READ", "UPDATE", "INSERT", "READ-MODIFY-WRITE"
@@ -110,7 +110,6 @@ struct OperationMeasurements {
 // Thread safety: a value; a worker publishes its own under the job's lock.
 struct Measurements {
   std::array<OperationMeasurements, kOperationKinds> of;
-  // Operations of the workload: a read-modify-write is one, though its parts are measured as READ and UPDATE too.
   uint64_t operations = 0;
   uint64_t failed_operations = 0;
   uint64_t verified = 0;    // values read that were as written
@@ -120,7 +119,7 @@ struct Measurements {
   const OperationMeasurements& operator[](Operation operation) const { return of[static_cast<size_t>(operation)]; }
   void Merge(const Measurements& other);
   void Clear();
-  // Returns the latencies of all kinds together; a read-modify-write counts with its parts.
+  // Returns the latencies of all kinds together.
   LatencyHistogram Latencies() const;
 };
 

@@ -71,7 +71,7 @@ constexpr auto kKnown = std::to_array<KnownProperty>({
     {"operationcount", kDone, "", "0: no end"},
     {"readallfields", kWarned, "true", "a record is one value here; reads return it whole"},
     {"readallfieldsbyname", kWarned, "false", "a record is one value here; reads return it whole"},
-    {"readmodifywriteproportion", kDone, "", ""},
+    {"readmodifywriteproportion", kDone, "", "one atomic Modify; its read and update are not measured apart"},
     {"readproportion", kDone, "", ""},
     {"recordcount", kDone, "", "records of all clients together"},
     {"reportlatencyforeacherror", kWarned, "false", "failed operations are reported apart, all statuses together"},
