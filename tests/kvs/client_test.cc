@@ -6,8 +6,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/control_plane.h"
@@ -212,7 +214,7 @@ TEST_P(ClientTest, RandomOperationsAgreeWithAMap) {
     const std::string value(random() % 300, static_cast<char>('a' + random() % 26));
     std::string got;
     const auto known = model.find(key);
-    switch (random() % 5) {
+    switch (random() % 6) {
       case 0: {
         const Status status = client_->Get(key, &got);
         ASSERT_EQ(status.ok(), known != model.end()) << i;
@@ -232,6 +234,13 @@ TEST_P(ClientTest, RandomOperationsAgreeWithAMap) {
       case 3:
         ASSERT_EQ(client_->Update(key, value), known != model.end() ? StatusCode::kOk : StatusCode::kNotFound);
         if (known != model.end()) known->second = value;
+        break;
+      case 4:
+        ASSERT_TRUE(client_->Modify(key, [&](std::optional<std::string_view> old) {
+          EXPECT_TRUE(known == model.end() ? !old.has_value() : old == known->second) << i;
+          return Modification::Set(value);
+        }).ok());
+        model[key] = value;
         break;
       default:
         ASSERT_EQ(client_->Delete(key), known != model.end() ? StatusCode::kOk : StatusCode::kNotFound);

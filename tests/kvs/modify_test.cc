@@ -277,6 +277,45 @@ TEST_F(Modify, OfValuesOfEveryLengthAgreesWithAMapAndLosesNoMemory) {
   for (const auto& [key, value] : model) EXPECT_TRUE(Value(key) == value) << key;
 }
 
+// The mover gives values other places. So the word that a CompareAndSet expects is gone now and then, though its key has
+// the value that it expects.
+TEST_F(Modify, ACasThatIsLostToTheMoverIsNoMismatch) {
+  constexpr int kKeys = 9'000;
+  const std::string old_value(300, 'a'), new_value(300, 'b');
+  for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(other_->Put(std::to_string(i), old_value).ok());
+  for (int i = 0; i < kKeys; ++i) {
+    if (i % 3 == 0) continue;
+    ASSERT_TRUE(other_->Delete(std::to_string(i)).ok());
+  }
+  uint32_t refused = 0;
+  const auto swap = [&](std::string key) -> Task<void> {
+    const Status status = co_await client_->CompareAndSetAsync(key, old_value, new_value);
+    refused += status.ok() ? 0 : 1;
+  };
+  const auto compact = [this]() -> Task<void> {
+    kvs::CompactReport report;
+    const Status status = co_await other_->CompactAsync({.thorough = true}, &report);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  };
+  other_->Spawn(compact());
+  int next = 0;
+  for (int round = 0; other_->spawned() > 0 && round < 100'000; ++round) {
+    if (other_->stats().blocks_moved > 0) {  // from now on, swaps are held while it moves more
+      for (int i = 0; i < 24 && next < kKeys; ++i, next += 3) client_->Spawn(swap(std::to_string(next)));
+      for (int i = 0; i < 3; ++i) client_->Poll();
+      for (int i = 0; i < 16; ++i) other_->Poll();
+    }
+    client_->Poll();
+    other_->Poll();
+    clock_.Advance(20'000);
+  }
+  Finish(*client_);
+  Finish(*other_);
+  EXPECT_EQ(refused, 0u);
+  EXPECT_GT(other_->stats().blocks_moved, 100u);
+  EXPECT_GT(client_->stats().cas_failures, 0u) << "no swap met the mover";
+}
+
 TEST_F(Modify, WithoutMemoryForItsValueChangesNothing) {
   ASSERT_TRUE(other_->Put("k", "kept").ok());
   ASSERT_TRUE(client_->Put("large", std::string(kvs::kMaxValueBytes, 'y')).ok());

@@ -340,7 +340,7 @@ bool DirectoryModel::Stepper::ChooseSlot() {
 void DirectoryModel::Stepper::SwapStep() {
   uint8_t* slot = &table(p().table).slots[p().cursor];
   const uint8_t desired = op().kind == OpKind::kDelete ? kFreeSlot : MakeSlot(SlotState::kVal, op().value);
-  if (Cas(slot, p().expected, desired)) return Return(1);
+  if (Cas(slot, p().expected, desired)) return Return(op().kind == OpKind::kModify ? BlockOf(p().expected) : 1);
   Scan(Purpose::kFirst, p().table);
 }
 
@@ -399,7 +399,9 @@ void DirectoryModel::Stepper::KillRivalStep() {
 }
 
 void DirectoryModel::Stepper::ConfirmStep() {
-  if (Cas(&table(p().table).slots[p().own], OwnIns(), MakeSlot(SlotState::kVal, op().value))) return Return(1);
+  if (Cas(&table(p().table).slots[p().own], OwnIns(), MakeSlot(SlotState::kVal, op().value))) {
+    return Return(op().kind == OpKind::kModify ? 0 : 1);
+  }
   Scan(Purpose::kFirst, p().table);
 }
 

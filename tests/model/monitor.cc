@@ -34,6 +34,7 @@ uint32_t Linearize(uint32_t configuration, int process, const Op& op) {
     case OpKind::kDelete:
       if (value != 0) result = 1, after = 0;
       break;
+    case OpKind::kModify: result = value, after = op.value; break;
     case OpKind::kStructural: break;
   }
   return WithPhase(WithValue(configuration, after), process, kDoneWith + result);
@@ -92,7 +93,7 @@ void Monitor::Hash(Hasher* hasher) const {
 
 std::vector<Program> ParsePrograms(std::span<const std::string> texts, const std::string& structural,
                                    std::string* error) {
-  const std::string kinds = "GPIUD";
+  const std::string kinds = "GPIUDC";
   std::vector<Program> programs;
   uint8_t value = 0;
   for (const std::string& text : texts) {

@@ -147,7 +147,7 @@ void ReplicationModel::Stepper::EndCas(bool done) {
   CheckReport(done);
   switch (purpose()) {
     case Purpose::kReplace:
-    case Purpose::kConfirm: return done ? EndOperation(1) : Again();
+    case Purpose::kConfirm: return done ? EndOperation(Modifies() ? Replaced() : 1) : Again();
     case Purpose::kTentative:
       if (!done) return Again();
       p().own_slot = p().slot;
@@ -157,7 +157,7 @@ void ReplicationModel::Stepper::EndCas(bool done) {
       if (!done) return Rescan(true);
       return BeginCas(Purpose::kConfirm, p().own_slot, MakeSlot(SlotState::kIns, p().block),
                       MakeSlot(SlotState::kVal, p().block));
-    case Purpose::kTakeBack: return EndOperation(p().at ? 0 : kNoEffect);
+    case Purpose::kTakeBack: return Modifies() ? Again() : EndOperation(p().at ? 0 : kNoEffect);
     case Purpose::kStarved: return Again();
     case Purpose::kFreeze: return done ? EndOperation(0) : Again();
     case Purpose::kSweep:

@@ -162,7 +162,7 @@ void ReplicationModel::Stepper::EndScan() {
     return BeginCas(Purpose::kReplace, val, word, deletes ? FreeWord(word) : MakeSlot(SlotState::kVal, p().block));
   }
   if (frz >= 0) return EndOperation(kNoEffect);  // it would go on in the child
-  if (op().kind != OpKind::kInsert) return EndOperation(0);
+  if (op().kind != OpKind::kInsert && !Modifies()) return EndOperation(0);
   if (free >= 0) {
     return BeginCas(Purpose::kTentative, free, p().seen[free], MakeSlot(SlotState::kIns, p().block));
   }

@@ -47,7 +47,10 @@ class ReplicationModel::Stepper {
   const Op& op() const { return config_.programs[id_][p().op]; }
   bool IsSweep() const { return op().structural == 'S'; }
   bool IsFreeze() const { return op().structural == 'F'; }
-  bool Writes() const { return op().kind == OpKind::kUpdate || op().kind == OpKind::kInsert; }
+  bool Writes() const { return op().Writes(); }
+  bool Modifies() const { return op().kind == OpKind::kModify; }
+  // What a Modify has replaced: the value of the word that it expected; nothing if it has inserted.
+  int Replaced() const { return purpose() == Purpose::kReplace ? model_.ValueOfBlock(BlockOf(p().old)) : 0; }
   bool Mutated(M mutation) const { return model_.Mutated(mutation); }
   void Go(Step step) { p().step = static_cast<uint8_t>(step); }
   Step step() const { return static_cast<Step>(p().step); }

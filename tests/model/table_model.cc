@@ -32,6 +32,7 @@ const char* Name(TableMutation mutation) {
       "starts-free",
       "decide-by-write",
       "lost-put-is-done",
+      "modify-of-any-word",
       "no-grace",
       "no-quarantine",
       "no-hold-while-frozen",

@@ -1,5 +1,5 @@
-// The table model: one subtable S is split into S and N, or merged (moved) into N, while Get, Put, Insert, Update and
-// Delete run. It looks at single words: the words of a READ come in any order, and blocks may be reused.
+// The table model: one subtable S is split into S and N, or merged (moved) into N, while Get, Put, Insert, Update,
+// Delete and Modify run. It looks at single words: the words of a READ come in any order, and blocks may be reused.
 //
 // There are two keys: key 1 moves to N, and key 0 stays in S. A process may stop before any step. One that is expelled
 // makes one more step at any later time (a verb that was already posted) and none after that. The directory model
@@ -46,6 +46,8 @@ enum class TableMutation : uint8_t {
   kStartsFree,          // N starts FREE, not PEND
   kDecideByWrite,       // N[i] is decided by WRITE
   kLostPutIsDone,       // [Write 2] a Put that loses to another VAL reports success
+  // Modify.
+  kModifyOfAnyWord,  // [Modify 2] the CAS expects the word that the slot has by then
   // Memory.
   kNoGrace,            // a block is free as soon as it is unlinked
   kNoQuarantine,       // an expelled process holds nothing back

@@ -12,17 +12,20 @@ INSTANTIATE_TEST_SUITE_P(Split, TableModelHolds,
                                          "table --key1 0 X1 I1 G1", "table --in-order I1 P1 D1",
                                          "table --slots 3 I1 I1", "table --key0 1 X1 I1 I1",
                                          "table --key1 0 X1 D1 I1D1", "table --key1 0 X1 X1 D1I1",
-                                         "table --in-order --key1 0 X1 D1I1 P1"),
+                                         "table --in-order --key1 0 X1 D1I1 P1", "table --key1 0 X1 C1 C1",
+                                         "table --key1 0 X1 C1 D1", "table C1 C1", "table --in-order X1 C1 I1",
+                                         "table --key1 0 C1C1 U1D1"),
                          LineName());
 INSTANTIATE_TEST_SUITE_P(Merge, TableModelHolds,
                          testing::Values("table --merge --key1 0 X1 U1 G1G1", "table --merge --key1 0 X1 X1 D1G1",
                                          "table --merge X1 I1 I1", "table --merge --key1 0 X1 D1 I1G1",
-                                         "table --merge --key1 0 X1 X1 U1 G1"),
+                                         "table --merge --key1 0 X1 X1 U1 G1", "table --merge --key1 0 X1 C1 C1"),
                          LineName());
 INSTANTIATE_TEST_SUITE_P(Reuse, TableModelHolds,
                          testing::Values("table --reuse 1 --key1 0 X1 U1 G1",
                                          "table --reuse 2 --key1 0 --expel 2 --in-order X1 U1 G1",
-                                         "table --reuse 2 --key1 0 --expel 1 U1U1 U1"),
+                                         "table --reuse 2 --key1 0 --expel 1 U1U1 U1",
+                                         "table --reuse 2 --key1 0 U1U1 C1", "table --reuse 2 --key1 0 X1 C1 C1"),
                          LineName());
 
 class TableModelNeeds : public testing::TestWithParam<Needed> {};
@@ -53,6 +56,10 @@ INSTANTIATE_TEST_SUITE_P(Split, TableModelNeeds,
                                          Needed{"starts-free", "table --in-order X1 I1 I1"},
                                          Needed{"decide-by-write", "table --in-order X1 I1 I1"},
                                          Needed{"lost-put-is-done", "table --key1 0 X1 P1 I0"}),
+                         NeededName());
+INSTANTIATE_TEST_SUITE_P(Modify, TableModelNeeds,
+                         testing::Values(Needed{"modify-of-any-word", "table --key1 0 U1 C1"},
+                                         Needed{"no-grace", "table --reuse 2 --key1 0 U1U1 C1"}),
                          NeededName());
 INSTANTIATE_TEST_SUITE_P(Memory, TableModelNeeds,
                          testing::Values(Needed{"no-grace", "table --reuse 1 --key1 0 X1 U1 G1"},

@@ -259,10 +259,11 @@ bool TableModel::Stepper::WriteScanned() {
   if (i < 0 && Mutated(M::kUpdateFrozen) && p().table == 0) i = Find(SlotState::kFrz);
   if (i >= 0) {  // [Write 2]
     if (o.kind == OpKind::kInsert) return Return(0), false;
-    const uint8_t word = p().words[i];
+    const uint8_t word = p().words[i], value = p().values[i];
     Clear();
     p().slot = static_cast<uint8_t>(i);
     p().words[0] = word;
+    if (Modifies()) p().values[0] = value;
     return Go(Step::kSwap), false;
   }
   if (p().table == 0 && (Moved() || Find(SlotState::kFrz) >= 0)) return GoToChild(), false;  // [Write 3]
@@ -307,12 +308,14 @@ void TableModel::Stepper::ChooseSlot() {
 }
 
 void TableModel::Stepper::SwapStep() {
-  const uint8_t expected = p().words[0];
+  const uint8_t read = p().values[0];
+  uint8_t expected = p().words[0];
+  if (Modifies() && Mutated(M::kModifyOfAnyWord)) expected = b().slots[p().table][p().slot];
   const bool removes = op().kind == OpKind::kDelete;
   const uint8_t desired = removes ? kFreeSlot : OwnSlot(StateOf(expected));
   if (Cas(p().table, p().slot, expected, desired)) {
     Retire(BlockOf(expected));
-    return Return(1, !removes);
+    return Return(Modifies() ? read : 1, !removes);
   }
   const bool other_value = StateOf(b().slots[p().table][p().slot]) == SlotState::kVal;
   if (Mutated(M::kLostPutIsDone) && op().kind == OpKind::kPut && other_value) return Return(1);
@@ -406,7 +409,7 @@ void TableModel::Stepper::ConfirmStep() {
     b().slots[p().table][p().own] = OwnSlot(SlotState::kVal);
     return Return(1, true);
   }
-  if (Cas(p().table, p().own, OwnSlot(SlotState::kIns), OwnSlot(SlotState::kVal))) return Return(1, true);
+  if (Cas(p().table, p().own, OwnSlot(SlotState::kIns), OwnSlot(SlotState::kVal))) return Return(Modifies() ? 0 : 1, true);
   if (Mutated(M::kFailedConfirmIsDone)) return Return(1);
   Restart(p().table);
 }

@@ -85,6 +85,7 @@ class TableModel::Stepper {
   Body& b() { return s_.body; }
   Process& p() { return s_.body.processes[id_]; }
   const Op& op() { return config_.programs[id_][p().op]; }
+  bool Modifies() { return op().kind == OpKind::kModify; }
   bool Mutated(M mutation) const { return config_.mutations.contains(mutation); }
   uint8_t bit() const { return static_cast<uint8_t>(1 << id_); }
   void Emit() {

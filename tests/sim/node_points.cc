@@ -20,8 +20,9 @@ using krcore::StatusCode;
 using kvs::Mutation;
 
 // What a memory node fails in.
-enum class Work : uint8_t { kGet, kInsert, kUpdate, kDelete, kSplit, kMerge, kView, kJoin };
-constexpr const char* kWorkNames[] = {"Get", "Insert", "Update", "Delete", "split", "merge", "view", "join"};
+enum class Work : uint8_t { kGet, kInsert, kUpdate, kDelete, kModify, kSplit, kMerge, kView, kJoin };
+constexpr const char* kWorkNames[] = {"Get",    "Insert", "Update", "Delete", "Modify",
+                                      "split", "merge",  "view",   "join"};
 
 // What becomes of it, at a verb of the client that works: before the verb executes, or just after, so that nobody
 // learns that it did.
@@ -190,6 +191,7 @@ class Play {
       case Work::kUpdate:
       case Work::kView: return {OpKind::kUpdate, kKey};
       case Work::kDelete: return {OpKind::kDelete, kKey};
+      case Work::kModify: return {OpKind::kModify, kKey};
       default: return steps_.back();
     }
   }
@@ -201,7 +203,9 @@ class Play {
     const Step step = TheStep();
     const uint32_t operation = stage_.Begin(worker_, step.kind, step.key);
     std::optional<uint32_t> contender;
-    if (the_.other == Other::kWrites) contender = stage_.Begin(other_, OpKind::kPut, step.key);
+    if (the_.other == Other::kWrites) {
+      contender = stage_.Begin(other_, the_.work == Work::kModify ? OpKind::kModify : OpKind::kPut, step.key);
+    }
     const auto ended = [&] { return stage_.Ended(operation) && (!contender || stage_.Ended(*contender)); };
     for (uint32_t round = 0; round < kMostRounds && !ended(); ++round) PollBoth();
     if (!ended()) return stage_.Violation("hang", "never answered\n" + stage_.Describe(operation));
@@ -402,7 +406,7 @@ constexpr Harm kHarms[] = {Harm::kDies,   Harm::kCutOff, Harm::kCutOffAWhile,
 std::vector<Case> Operations() {
   std::vector<Case> all;
   for (const Harm harm : kHarms) {
-    for (const Work work : {Work::kGet, Work::kInsert, Work::kUpdate, Work::kDelete}) {
+    for (const Work work : {Work::kGet, Work::kInsert, Work::kUpdate, Work::kDelete, Work::kModify}) {
       for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
         for (const NodeId pool : {kHome, kOtherPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
