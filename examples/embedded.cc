@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,13 @@ int main() {
   client->Spawn(Move(*client, "hello", "greeting", &moved));
   client->Spawn(Move(*client, "colour", "color", &moved));
   client->Drain();
+
+  // Reads, and publishes what the function makes of it, in one atomic step.
+  const kvs::Status counted = client->Modify("visits", [](std::optional<std::string_view> visits) {
+    return kvs::Modification::Set(std::to_string(visits ? std::stoi(std::string(*visits)) + 1 : 1));
+  });
+  const kvs::Status swapped = client->CompareAndSet("visits", "1", "one");
+  if (!counted.ok() || !swapped.ok()) return 1;
 
   const std::array<std::string_view, 3> keys = {"greeting", "color", "hello"};
   std::array<std::string, 3> values;

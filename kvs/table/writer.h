@@ -1,6 +1,6 @@
-// Writer: Put, Insert, Update, Delete and Modify. A write takes the steps of the usual case (write_steps.cc). What these leave
-// is settled there too. If the write has not taken effect then, it begins again in a loop that handles every case
-// (writer.cc). The steps are those of docs/protocol.md, "Writes".
+// Writer: Put, Insert, Update, Delete and Modify. A write takes the steps of the usual case (write_steps.cc). What
+// these leave is settled there too. If the write has not taken effect then, it begins again in a loop that handles
+// every case (writer.cc). The steps are those of docs/protocol.md, "Writes".
 //
 // Thread safety: the client's thread.
 #ifndef KVS_TABLE_WRITER_H_

@@ -236,10 +236,13 @@ TEST_P(ClientTest, RandomOperationsAgreeWithAMap) {
         if (known != model.end()) known->second = value;
         break;
       case 4:
-        ASSERT_TRUE(client_->Modify(key, [&](std::optional<std::string_view> old) {
-          EXPECT_TRUE(known == model.end() ? !old.has_value() : old == known->second) << i;
-          return Modification::Set(value);
-        }).ok());
+        ASSERT_TRUE(client_
+                        ->Modify(key,
+                                 [&](std::optional<std::string_view> old) {
+                                   EXPECT_TRUE(known == model.end() ? !old.has_value() : old == known->second) << i;
+                                   return Modification::Set(value);
+                                 })
+                        .ok());
         model[key] = value;
         break;
       default:

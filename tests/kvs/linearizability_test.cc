@@ -218,12 +218,13 @@ TEST(Linearizability, AgreesWithTheDefinitionOnSmallHistoriesOfEveryKind) {
       op.start_ns = random() % 12;
       op.end_ns = op.start_ns + random() % 6;
       op.kind = static_cast<OpKind>(random() % 6);
-      static constexpr OpResult kPossible[6][2] = {
-          {kOk, kNotFound}, {kOk, kOk}, {kOk, kExists}, {kOk, kNotFound}, {kOk, kNotFound}, {kOk, kOk}};
+      static constexpr OpResult kPossible[6][2] = {{kOk, kNotFound}, {kOk, kOk},       {kOk, kExists},
+                                                   {kOk, kNotFound}, {kOk, kNotFound}, {kOk, kOk}};
       op.result = random() % 6 == 0 ? kUnknown : kPossible[static_cast<int>(op.kind)][random() % 2];
       const bool writes = op.kind == kModify ? random() % 3 != 0 : op.kind != kGet && op.kind != kDelete;
       if (writes) op.value = values == 2 ? random() % 2 + 1 : i + 2;
-      if (op.kind == kModify && random() % 3 != 0) op.read = values == 2 ? random() % 2 + 1 : random() % (count + 2) + 1;
+      if (op.kind == kModify && random() % 3 != 0)
+        op.read = values == 2 ? random() % 2 + 1 : random() % (count + 2) + 1;
       if (op.kind == kGet && op.result == kOk) op.value = values == 2 ? random() % 2 + 1 : random() % (count + 2) + 1;
       history.push_back(op);
     }

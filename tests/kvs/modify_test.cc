@@ -250,8 +250,8 @@ TEST_F(Modify, IncrementsOfManyCoroutinesOfTwoClientsAreAllCounted) {
   EXPECT_GT(client_->stats().cas_failures + other_->stats().cas_failures, 0u);
 }
 
-// Values that fit an operation's buffer, that do not, and that are longer than a chunk, for whose memory the Modify must
-// wait: its function runs again after that. What it lets go of is used again, or the store would be full.
+// Values that fit an operation's buffer, that do not, and that are longer than a chunk, for whose memory the Modify
+// must wait: its function runs again after that. What it lets go of is used again, or the store would be full.
 TEST_F(Modify, OfValuesOfEveryLengthAgreesWithAMapAndLosesNoMemory) {
   static constexpr size_t kLengths[] = {0, 10, 200, 4'000, 6'000, 100'000, 400'000, 900'000};
   std::mt19937 random(5);
@@ -277,8 +277,8 @@ TEST_F(Modify, OfValuesOfEveryLengthAgreesWithAMapAndLosesNoMemory) {
   for (const auto& [key, value] : model) EXPECT_TRUE(Value(key) == value) << key;
 }
 
-// The mover gives values other places. So the word that a CompareAndSet expects is gone now and then, though its key has
-// the value that it expects.
+// The mover gives values other places. So the word that a CompareAndSet expects is gone now and then, though its key
+// has the value that it expects.
 TEST_F(Modify, ACasThatIsLostToTheMoverIsNoMismatch) {
   constexpr int kKeys = 9'000;
   const std::string old_value(300, 'a'), new_value(300, 'b');

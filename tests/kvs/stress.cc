@@ -175,9 +175,8 @@ void VerifyHistories(const StressOptions& options, const StressLogs& logs) {
     for (uint32_t i = 0; i < logs.log(w).records.load(std::memory_order_acquire); ++i) {
       const Record& record = logs.records(w)[i];
       const int64_t end_ns = record.end_ns.load(std::memory_order_acquire);
-      histories[record.key].push_back(
-          {record.start_ns, end_ns, record.kind, end_ns == 0 ? OpResult::kUnknown : record.result, record.value,
-           record.read});
+      histories[record.key].push_back({record.start_ns, end_ns, record.kind,
+                                       end_ns == 0 ? OpResult::kUnknown : record.result, record.value, record.read});
     }
   }
   uint32_t wrong = 0, undecided = 0;

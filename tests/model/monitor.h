@@ -19,8 +19,8 @@ namespace model {
 inline constexpr int kMaxProcesses = 4;
 inline constexpr int kKeys = 2;
 
-// kModify: a Modify that sets its value, whatever the key has. (One that keeps what it sees takes the steps of a Get, and
-// one that deletes it those of a Delete.)
+// kModify: a Modify that sets its value, whatever the key has. (One that keeps what it sees takes the steps of a Get,
+// and one that deletes it those of a Delete.)
 enum class OpKind : uint8_t { kGet, kPut, kInsert, kUpdate, kDelete, kModify, kStructural };
 
 // One operation of a program. Values are 1..13, one per writing operation; 0 is "absent".
@@ -33,8 +33,9 @@ struct Op {
 };
 using Program = std::vector<Op>;
 
-// Parses "G1 P0 S0": each operation is a letter and a digit. G P I U D and C (a Modify) take a key, the letters of `structural` any
-// digit. Numbers the values of all programs. Returns an empty vector with *error set if `texts` is something else.
+// Parses "G1 P0 S0": each operation is a letter and a digit. G P I U D and C (a Modify) take a key, the letters of
+// `structural` any digit. Numbers the values of all programs. Returns an empty vector with *error set if `texts` is
+// something else.
 std::vector<Program> ParsePrograms(std::span<const std::string> texts, const std::string& structural,
                                    std::string* error);
 
@@ -46,7 +47,8 @@ class Monitor {
   // The operations in flight. ops[p] is used only while process p has invoked and not yet responded.
   using InFlight = std::array<Op, kMaxProcesses>;
   void Invoke(int process, const InFlight& ops);
-  // `result`: of a Get, the value; of a Modify, what it replaced, 0 if the key was absent; of the others, 1 for done and 0 for not done (absent, or exists).
+  // `result`: of a Get, the value; of a Modify, what it replaced, 0 if the key was absent; of the others, 1 for done
+  // and 0 for not done (absent, or exists).
   void Respond(int process, uint8_t result);
   // The operation says that it has had no effect, and will have none.
   void RespondNoEffect(int process);

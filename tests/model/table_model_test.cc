@@ -6,16 +6,14 @@ namespace {
 
 class TableModelHolds : public testing::TestWithParam<const char*> {};
 TEST_P(TableModelHolds, InEveryState) { ExpectHolds(GetParam()); }
-INSTANTIATE_TEST_SUITE_P(Split, TableModelHolds,
-                         testing::Values("table --key1 0 X1 X1 D1G1", "table --key1 0 X1 D1 I1",
-                                         "table --key1 0 X1 U1 G1G1", "table --key1 0 X1 P1 D1",
-                                         "table --key1 0 X1 I1 G1", "table --in-order I1 P1 D1",
-                                         "table --slots 3 I1 I1", "table --key0 1 X1 I1 I1",
-                                         "table --key1 0 X1 D1 I1D1", "table --key1 0 X1 X1 D1I1",
-                                         "table --in-order --key1 0 X1 D1I1 P1", "table --key1 0 X1 C1 C1",
-                                         "table --key1 0 X1 C1 D1", "table C1 C1", "table --in-order X1 C1 I1",
-                                         "table --key1 0 C1C1 U1D1"),
-                         LineName());
+INSTANTIATE_TEST_SUITE_P(
+    Split, TableModelHolds,
+    testing::Values("table --key1 0 X1 X1 D1G1", "table --key1 0 X1 D1 I1", "table --key1 0 X1 U1 G1G1",
+                    "table --key1 0 X1 P1 D1", "table --key1 0 X1 I1 G1", "table --in-order I1 P1 D1",
+                    "table --slots 3 I1 I1", "table --key0 1 X1 I1 I1", "table --key1 0 X1 D1 I1D1",
+                    "table --key1 0 X1 X1 D1I1", "table --in-order --key1 0 X1 D1I1 P1", "table --key1 0 X1 C1 C1",
+                    "table --key1 0 X1 C1 D1", "table C1 C1", "table --in-order X1 C1 I1", "table --key1 0 C1C1 U1D1"),
+    LineName());
 INSTANTIATE_TEST_SUITE_P(Merge, TableModelHolds,
                          testing::Values("table --merge --key1 0 X1 U1 G1G1", "table --merge --key1 0 X1 X1 D1G1",
                                          "table --merge X1 I1 I1", "table --merge --key1 0 X1 D1 I1G1",

@@ -409,7 +409,8 @@ void TableModel::Stepper::ConfirmStep() {
     b().slots[p().table][p().own] = OwnSlot(SlotState::kVal);
     return Return(1, true);
   }
-  if (Cas(p().table, p().own, OwnSlot(SlotState::kIns), OwnSlot(SlotState::kVal))) return Return(Modifies() ? 0 : 1, true);
+  if (Cas(p().table, p().own, OwnSlot(SlotState::kIns), OwnSlot(SlotState::kVal)))
+    return Return(Modifies() ? 0 : 1, true);
   if (Mutated(M::kFailedConfirmIsDone)) return Return(1);
   Restart(p().table);
 }

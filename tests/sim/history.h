@@ -24,8 +24,8 @@ bool IdOf(std::string_view value, uint32_t* id);
 struct OpRecord {
   uint32_t key = 0;
   OpKind kind = OpKind::kGet;
-  uint32_t value = 0;  // id of what it wrote, or of what a Get returned
-  uint32_t read = 0;   // kModify: id of what its function was last called with, 0 if the key was absent
+  uint32_t value = 0;                 // id of what it wrote, or of what a Get returned
+  uint32_t read = 0;                  // kModify: id of what its function was last called with, 0 if the key was absent
   kvs::Modification::Action wants{};  // kModify: what the function decided then
   uint32_t client = 0;
   uint64_t start = 0, end = 0;  // counts; end 0: it has not ended, or its client was dead by then

@@ -21,8 +21,7 @@ using kvs::Mutation;
 
 // What a memory node fails in.
 enum class Work : uint8_t { kGet, kInsert, kUpdate, kDelete, kModify, kSplit, kMerge, kView, kJoin };
-constexpr const char* kWorkNames[] = {"Get",    "Insert", "Update", "Delete", "Modify",
-                                      "split", "merge",  "view",   "join"};
+constexpr const char* kWorkNames[] = {"Get", "Insert", "Update", "Delete", "Modify", "split", "merge", "view", "join"};
 
 // What becomes of it, at a verb of the client that works: before the verb executes, or just after, so that nobody
 // learns that it did.

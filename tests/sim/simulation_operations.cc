@@ -13,8 +13,8 @@ void Simulation::StartOperation(ClientState& state) {
   static constexpr OpKind kAll[] = {OpKind::kGet,    OpKind::kGet,    OpKind::kGet,    OpKind::kPut,
                                     OpKind::kPut,    OpKind::kInsert, OpKind::kInsert, OpKind::kUpdate,
                                     OpKind::kUpdate, OpKind::kDelete, OpKind::kModify, OpKind::kModify};
-  static constexpr OpKind kGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kPut,
-                                     OpKind::kGet,    OpKind::kGet,    OpKind::kUpdate, OpKind::kModify};
+  static constexpr OpKind kGrow[] = {OpKind::kInsert, OpKind::kInsert, OpKind::kPut,   OpKind::kGet,
+                                     OpKind::kGet,    OpKind::kUpdate, OpKind::kModify};
   static constexpr OpKind kShrink[] = {OpKind::kDelete, OpKind::kDelete, OpKind::kDelete, OpKind::kDelete,
                                        OpKind::kGet};
   static constexpr OpKind kChurn[] = {OpKind::kUpdate, OpKind::kPut, OpKind::kGet, OpKind::kModify};

@@ -94,7 +94,8 @@ uint32_t Stage::AddClient(uint32_t lanes) {
 
 void Stage::Reopen(uint32_t c) {
   Actor& actor = actors_[c];
-  actor.client = actor.store->NewClient({.max_in_flight = actor.lanes, .address_cache_entries = address_cache_entries_}).value();
+  actor.client =
+      actor.store->NewClient({.max_in_flight = actor.lanes, .address_cache_entries = address_cache_entries_}).value();
 }
 
 void Stage::Kill(uint32_t c) {

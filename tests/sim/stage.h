@@ -30,13 +30,13 @@ namespace surgekv_sim {
 struct StageOptions {
   uint64_t seed = 1;
   uint32_t initial_depth = 0;
-  uint32_t groups = 2;        // of a subtable
-  uint32_t memory_nodes = 1;  // pools, if these are mirrored
-  uint32_t replicas = 1;      // of each pool
-  bool multi_get = false;     // Gets are MultiGets of one key
+  uint32_t groups = 2;                 // of a subtable
+  uint32_t memory_nodes = 1;           // pools, if these are mirrored
+  uint32_t replicas = 1;               // of each pool
+  bool multi_get = false;              // Gets are MultiGets of one key
   uint32_t address_cache_entries = 0;  // of each client
-  bool breaks = false;        // queues or memory nodes break: operations may fail, and outcomes may be unknown
-  bool agree = false;         // though something breaks, replicas hold the same at the end, if no client died
+  bool breaks = false;                 // queues or memory nodes break: operations may fail, and outcomes may be unknown
+  bool agree = false;                  // though something breaks, replicas hold the same at the end, if no client died
   int64_t lease_ns =
       0;  // of clients; 0: for ever, as what a client posts after a long sleep is what scenarios are about
 };

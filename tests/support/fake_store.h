@@ -26,8 +26,8 @@ class FakeStore final : public kvs::Store {
   kvs::Status SetReplicas(uint32_t) override { return kvs::StatusCode::kUnsupported; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }
 
-  // Called before every operation ("get", "put", "insert", "update", "delete", "modify"). If it does not return Ok, that is the
-  // operation's result.
+  // Called before every operation ("get", "put", "insert", "update", "delete", "modify"). If it does not return Ok,
+  // that is the operation's result.
   std::function<kvs::Status(const char* operation, std::string_view key)> fault;
   std::optional<krcore::SoftwareDcStats> dc;  // set it before workers are started
   // Called by NewClient.

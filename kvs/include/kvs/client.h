@@ -207,8 +207,8 @@ enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
 // One of the writes of a MultiWrite.
 struct WriteRequest {
   WriteKind kind = WriteKind::kPut;
-  std::string_view key, value;  // borrowed; a Delete or Modify has no value
-  Status status{};              // how it ended, as the operation of that name reports it
+  std::string_view key, value;             // borrowed; a Delete or Modify has no value
+  Status status{};                         // how it ended, as the operation of that name reports it
   const ModifyFunction* modify = nullptr;  // of a Modify; borrowed
 };
 
