@@ -198,8 +198,8 @@ struct Modification {
 };
 
 // Decides what a Modify makes of its key. `value` is what the key has, nothing if it is absent; it is valid during the
-// call. The function may be called several times, on what the key has by then; only the last call counts, so what
-// it tells its caller it must set anew each time. It must not use the client, block or throw.
+// call. The function may be called several times, on what the key has by then. Only the last call counts, so each call
+// sets anew whatever the function tells its caller. It must not use the client, block or throw.
 using ModifyFunction = std::function<Modification(std::optional<std::string_view> value)>;
 
 enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
@@ -249,9 +249,9 @@ class Client : public krcore::OfOneProcess {
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
   // Reads the key, and does with it what `function` decides, in one atomic step: kKeep changes nothing, kSet inserts or
   // overwrites, kDelete deletes. kOk: what the last call of the function decided is so, at one moment within this
-  // operation; to keep anything, or to delete an absent key, changes nothing. kInvalidArgument: the value is too long.
-  // Any other status is one of the failures above; as ever, a Modify that ends with kUnknown is not tried again. It
-  // takes one round trip more than an Update, for its block, and one more where the key is absent.
+  // operation; to keep anything, or to delete an absent key, changes nothing. kInvalidArgument: its value is too long.
+  // Else it is one of the failures above. A Modify whose outcome is unknown is not tried again. It takes one round trip
+  // more than an Update, for its block, and one more where the key is absent.
   virtual Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) = 0;
   // If the key has the value `expected`, or is absent where that is nothing, gives it the value `desired`, or deletes
   // it. Otherwise nothing is changed. kExists: it has another value. kNotFound: it is absent. A Modify; `expected` and
@@ -259,9 +259,10 @@ class Client : public krcore::OfOneProcess {
   Task<Status> CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
                                   std::optional<std::string_view> desired);
   // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
-  // coroutine of its kind, and all share the two or three round trips: cheaper than a coroutine each. Large values are
-  // written by coroutines of their own meanwhile. More than ClientOptions::max_in_flight writes go in groups, one after
-  // the other. They are not a transaction and have no order, even those of one key.
+  // coroutine of its kind, and all share the two or three round trips (up to five, if there are Modifies): cheaper than
+  // a coroutine each. Large values are written by coroutines of their own meanwhile. More than
+  // ClientOptions::max_in_flight writes go in groups, one after the other. They are no transaction and have no order,
+  // even those of one key.
   virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
