@@ -3,6 +3,7 @@
 // (tests/sim) shows that they are linearizable beside everything else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -275,6 +276,40 @@ TEST_F(Modify, OfValuesOfEveryLengthAgreesWithAMapAndLosesNoMemory) {
   EXPECT_GT(calls, 3'500u) << "hardly any waited for memory";
   other_ = NewClient(0);
   for (const auto& [key, value] : model) EXPECT_TRUE(Value(key) == value) << key;
+}
+
+// The first time, the function wants a value longer than a chunk, for whose memory the Modify waits. When it runs
+// again, it wants something else, and that memory is too short, too long or of no use.
+TEST_F(Modify, TheFunctionMayChangeItsMindWhileTheModifyWaitsForMemory) {
+  const std::string first(400'000, 'f'), neighbour(300'000, 'n');
+  const std::vector<Modification> wishes = {Modification::Keep(), Modification::Delete(), Modification::Set("short"),
+                                            Modification::Set(std::string(900'000, 'l'))};
+  other_.reset();  // it would hold all memory back while a call blocks
+  for (int i = 0; i < 400; ++i) {
+    const Modification& then = wishes[i % wishes.size()];
+    ASSERT_TRUE(client_->Put("k", "old").ok()) << i;
+    uint32_t calls = 0;
+    const Status status = client_->Modify("k", [&](std::optional<std::string_view> value) {
+      EXPECT_EQ(value, "old");
+      return ++calls == 1 ? Modification::Set(first) : then;
+    });
+    ASSERT_TRUE(status.ok()) << i << ": " << status.ToString();
+    EXPECT_GE(calls, 2u) << i;
+    ASSERT_TRUE(client_->Put("neighbour" + std::to_string(i % 10), neighbour).ok()) << i;
+    std::string value;
+    const Status got = client_->Get("k", &value);
+    if (then.action == Modification::Action::kDelete) {
+      EXPECT_EQ(got, StatusCode::kNotFound) << i;
+    } else {
+      EXPECT_TRUE(got.ok() && value == (then.action == Modification::Action::kKeep ? "old" : then.value)) << i;
+    }
+    for (int n = 0; n < std::min(i, 10); ++n) {
+      ASSERT_TRUE(client_->Get("neighbour" + std::to_string(n), &value).ok()) << i;
+      ASSERT_TRUE(value == neighbour) << i;
+    }
+  }
+  EXPECT_EQ(client_->stats().compactions, 0u) << "memory that was waited for is lost until the mover finds it";
+  other_ = NewClient(0);
 }
 
 // The mover gives values other places. So the word that a CompareAndSet expects is gone now and then, though its key
