@@ -294,6 +294,7 @@ class Writer {
       case WriteKind::kInsert: return Judge(write, client_->Insert(write.name, write.value));
       case WriteKind::kUpdate: return Judge(write, client_->Update(write.name, write.value));
       case WriteKind::kDelete: return Judge(write, client_->Delete(write.name));
+      case WriteKind::kModify: return;  // Plan makes none
     }
   }
 
@@ -333,6 +334,7 @@ class Writer {
       case WriteKind::kInsert: status = co_await client_->InsertAsync(write.name, write.value); break;
       case WriteKind::kUpdate: status = co_await client_->UpdateAsync(write.name, write.value); break;
       case WriteKind::kDelete: status = co_await client_->DeleteAsync(write.name); break;
+      case WriteKind::kModify: break;  // Plan makes none
     }
     Judge(write, status);
   }
