@@ -155,8 +155,12 @@ void Simulation::WatchViews() {
 }
 
 std::string Simulation::Lacking() const {
-  // The memory nodes of the beginning have no keepers. A view of which no client was told waits for the next one.
-  if (std::ranges::none_of(joiners_, &Joiner::alive)) return {};
+  // The memory nodes of the beginning have no keepers, and one that was removed compares no more. A view of which no
+  // client was told waits for the next one.
+  const auto compares = [](const Joiner& joiner) {
+    return joiner.alive() && joiner.state != kvs::ReplicaState::kRemoved;
+  };
+  if (std::ranges::none_of(joiners_, compares)) return {};
   const kvs::Configuration now = memory_nodes_.configuration();
   std::string text = now.active ? "" : "view " + std::to_string(now.number) + " is pending\n";
   std::vector<NodeId> free;
