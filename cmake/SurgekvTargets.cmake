@@ -21,7 +21,7 @@ target_compile_options(surgekv_flags INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL
   $<$<CXX_COMPILER_ID:GNU>:-fno-semantic-interposition>
   -Wno-missing-field-initializers  # designated initializers leave members out on purpose
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # GCC 12 warns of `"literal" + std::string` (GCC bug 105651)
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)  # ... and of a class with a destroying delete (krcore/fork.h)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-mismatched-new-delete>)  # ... and of a class with a destroying delete (krcore/fork.h)
 
 if(SURGEKV_SANITIZE)
   string(REPLACE ";" "," sanitizers "${SURGEKV_SANITIZE}")
