@@ -39,9 +39,9 @@ int main() {
 
   // Reads, and publishes what the function makes of it, in one atomic step.
   const kvs::Status counted = client->Modify("visits", [](std::optional<std::string_view> visits) {
-    return kvs::Modification::Set(std::to_string(visits ? std::stoi(std::string(*visits)) + 1 : 1));
+    return kvs::Modification::Set(std::string(visits.value_or("")) + "I");
   });
-  const kvs::Status swapped = client->CompareAndSet("visits", "1", "one");
+  const kvs::Status swapped = client->CompareAndSet("visits", "I", "one");
   if (!counted.ok() || !swapped.ok()) return 1;
 
   const std::array<std::string_view, 3> keys = {"greeting", "color", "hello"};

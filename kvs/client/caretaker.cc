@@ -59,8 +59,8 @@ class Caretaker::KeptClient final : public Client {
   Status Insert(std::string_view key, std::string_view value) override { return Call(*this)->Insert(key, value); }
   Status Update(std::string_view key, std::string_view value) override { return Call(*this)->Update(key, value); }
   Status Delete(std::string_view key) override { return Call(*this)->Delete(key); }
-  Status Modify(std::string_view key, ModifyFunction function) override {
-    return Call(*this)->Modify(key, std::move(function));
+  Status Modify(std::string_view key, const ModifyFunction& function) override {
+    return Call(*this)->Modify(key, function);
   }
   Status Compact(const CompactOptions& options, CompactReport* report) override {
     return Call(*this)->Compact(options, report);
@@ -90,8 +90,8 @@ class Caretaker::KeptClient final : public Client {
     return core().UpdateAsync(key, value);
   }
   Task<Status> DeleteAsync(std::string_view key) override { return core().DeleteAsync(key); }
-  Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) override {
-    return core().ModifyAsync(key, std::move(function));
+  Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) override {
+    return core().ModifyAsync(key, function);
   }
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override { return core().MultiWriteAsync(writes); }
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override {

@@ -299,8 +299,8 @@ Status Client::Put(std::string_view key, std::string_view value) { return Wait(P
 Status Client::Insert(std::string_view key, std::string_view value) { return Wait(InsertAsync(key, value)); }
 Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
 Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
-Status Client::Modify(std::string_view key, ModifyFunction function) {
-  return Wait(ModifyAsync(key, std::move(function)));
+Status Client::Modify(std::string_view key, const ModifyFunction& function) {
+  return Wait(ModifyAsync(key, &function));
 }
 
 Status Client::Compact(const CompactOptions& options, CompactReport* report) {
@@ -342,8 +342,8 @@ Status Client::CompareAndSet(std::string_view key, std::optional<std::string_vie
 Task<Status> Client::CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
                                         std::optional<std::string_view> desired) {
   Status compared;
-  ModifyFunction comparison = Comparison(expected, desired, &compared);
-  Status modified = co_await ModifyAsync(key, std::move(comparison));
+  const ModifyFunction comparison = Comparison(expected, desired, &compared);
+  Status modified = co_await ModifyAsync(key, &comparison);
   if (!modified.ok()) co_return modified;
   co_return compared;
 }

@@ -66,7 +66,7 @@ class ClientCore final : public Client {
   Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
   Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
   Task<Status> DeleteAsync(std::string_view key) override;
-  Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) override;
+  Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) override;
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
   void Spawn(Task<void> task) override;
   size_t Poll() override;

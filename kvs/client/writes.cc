@@ -45,8 +45,8 @@ Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view valu
   return Write(WriteKind::kUpdate, key, value);
 }
 Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}); }
-Task<Status> ClientCore::ModifyAsync(std::string_view key, ModifyFunction function) {
-  co_return co_await Write(WriteKind::kModify, key, {}, &function);
+Task<Status> ClientCore::ModifyAsync(std::string_view key, const ModifyFunction* function) {
+  return Write(WriteKind::kModify, key, {}, function);
 }
 
 // ---- one write that blocks

@@ -100,15 +100,19 @@ Status Turn::ShareWithMembers(Status status, bool existed) {
   return status;
 }
 
+// They have waited longest, so they come first.
+bool Turn::LetMembersWait() {
+  if (members_ == nullptr) return false;
+  Turn* last = members_;
+  for (++combiner_.waiting_count_; last->next_ != nullptr; last = last->next_) ++combiner_.waiting_count_;
+  last->next_ = waiting_;
+  if (waiting_ == nullptr) last_waiting_ = last;
+  waiting_ = std::exchange(members_, nullptr);
+  return true;
+}
+
 void Combiner::HandOver(Turn& leader) {
-  // Members that were not served have waited longest.
-  if (leader.members_ != nullptr) {
-    Turn* last = leader.members_;
-    for (++waiting_count_; last->next_ != nullptr; last = last->next_) ++waiting_count_;
-    last->next_ = leader.waiting_;
-    if (leader.waiting_ == nullptr) leader.last_waiting_ = last;
-    leader.waiting_ = leader.members_;
-  }
+  (void)leader.LetMembersWait();
   Turn& next = *leader.waiting_;
   --waiting_count_;
   next.waiting_ = next.next_;

@@ -77,6 +77,8 @@ class Turn {
   std::string_view in() const { return group_in_; }
   WriteKind kind() const { return group_kind_; }
   bool modifies() const { return modify_ != nullptr; }
+  // Lets the members wait again, so that the leader can be done alone. False: there are none.
+  bool LetMembersWait();
   // Of Modifies: runs the functions of the whole group, in their order, each on what the one before it has left.
   // Returns what is to become of the key, whose value is `value`. If that is done, Share gives each its result.
   Modification Fold(std::optional<std::string_view> value);

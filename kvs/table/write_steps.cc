@@ -126,7 +126,9 @@ Step Writer::Decide(PendingWrite& write, Batch& batch) {
   Modification wanted = write.modify->Fold(value);
   if (block.local != nullptr) DropBlock(write);  // it has a value that they wanted earlier
   switch (wanted.action) {
-    case Modification::Action::kKeep: return Step::kOk;
+    case Modification::Action::kKeep:
+      if (value) addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+      return Step::kOk;
     case Modification::Action::kDelete:
       if (!value) return Step::kOk;
       DropBlock(write);
@@ -134,10 +136,12 @@ Step Writer::Decide(PendingWrite& write, Batch& batch) {
       return Publish(write, batch);
     case Modification::Action::kSet: break;
   }
-  write.modified = std::move(wanted.value);
-  write.value = write.modified;
-  if (PlaceBlock(write) != Step::kOk) return Step::kRestart;
-  if (BuildNewBlock(write) != Step::kOk) {
+  write.value = wanted.value;
+  Step built = PlaceBlock(write);
+  if (built == Step::kOk) built = BuildNewBlock(write);
+  write.value = {};
+  if (built == Step::kRun) return Step::kRestart;  // it waits for memory
+  if (built != Step::kOk) {
     write.result = StatusCode::kOutOfMemory;
     return Step::kOk;
   }

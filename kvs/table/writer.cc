@@ -124,11 +124,16 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     }
     if ((has_block || block.bytes != 0) && !block.address.valid()) {
       const uint32_t attempt = op.attempt, waits = op.waits;
-      Step prepared = PlaceBlock(write);
+      Step prepared = has_block ? PlaceBlock(write) : Step::kRun;
       if (prepared == Step::kRun)
         prepared = co_await epochs_.allocator.Allocate(op, block.bytes, block.preferred, &block.address);
       if (prepared == Step::kOk && has_block) prepared = BuildNewBlock(write);
       if (fails(prepared, "allocating memory")) break;
+      // What there is no room for may be what another Modify of the group wants.
+      if (prepared == Step::kFull && write.modify != nullptr && write.modify->LetMembersWait()) {
+        block = {};
+        continue;
+      }
       if (prepared == Step::kFull) {
         result = Status(StatusCode::kOutOfMemory, "the memory nodes have no room for a block of " +
                                                       std::to_string(block.bytes) +

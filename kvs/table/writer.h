@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "kvs/epochs/epochs.h"
@@ -72,7 +71,6 @@ struct PendingWrite {
   WriteKind kind;  // of a Modify: kModify until its functions have run, then what they want
   std::string_view value;
   Turn* modify = nullptr;  // of a Modify: its place in the line, which has its functions
-  std::string modified;    // of a Modify: the value that they want
   NewBlock block;
   Phase phase = Phase::kBegin;
   Step step = Step::kRun;          // what GoOnWriting last returned

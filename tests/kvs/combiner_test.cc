@@ -42,14 +42,14 @@ Task<void> Drive(Client& client, std::string key, Call* call) {
     case OpKind::kDelete: call->result = co_await client.DeleteAsync(key); break;
     case OpKind::kModify: {
       // Appends its value; "-" deletes, "" keeps.
-      kvs::ModifyFunction append = [call](std::optional<std::string_view> old) {
+      const kvs::ModifyFunction append = [call](std::optional<std::string_view> old) {
         ++call->ran;
         call->saw = old ? std::string(*old) : "absent";
         if (call->value == "-") return kvs::Modification::Delete();
         if (call->value.empty()) return kvs::Modification::Keep();
         return kvs::Modification::Set((old ? std::string(*old) : std::string()) + call->value);
       };
-      call->result = co_await client.ModifyAsync(key, std::move(append));
+      call->result = co_await client.ModifyAsync(key, &append);
       break;
     }
   }

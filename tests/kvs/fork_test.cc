@@ -142,7 +142,7 @@ void ExpectEveryCallRefused(Store& store, Client& client) {
   ExpectRefused(Started(client.InsertAsync("k", "v")), "InsertAsync");
   ExpectRefused(Started(client.UpdateAsync("before", "v")), "UpdateAsync");
   ExpectRefused(Started(client.DeleteAsync("before")), "DeleteAsync");
-  ExpectRefused(Started(client.ModifyAsync("before", keep)), "ModifyAsync");
+  ExpectRefused(Started(client.ModifyAsync("before", &keep)), "ModifyAsync");
   kvs::CompactReport compaction;
   ExpectRefused(Started(client.CompactAsync({}, &compaction)), "CompactAsync");
   kvs::DrainReport draining;

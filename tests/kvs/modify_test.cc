@@ -48,8 +48,8 @@ kvs::ModifyFunction Always(Modification wanted) {
 }
 
 Task<void> AppendOne(Client& client, std::string key, std::string text, Seen* seen) {
-  kvs::ModifyFunction append = Append(std::move(text), seen);
-  seen->result = co_await client.ModifyAsync(key, std::move(append));
+  const kvs::ModifyFunction append = Append(std::move(text), seen);
+  seen->result = co_await client.ModifyAsync(key, &append);
 }
 
 class Modify : public ::testing::Test {
@@ -208,7 +208,9 @@ TEST_F(Modify, NothingComesBetweenWhatTheFunctionSawAndWhatItSet) {
           EXPECT_EQ(final, theirs);
           ++after;
         } else if (final == theirs) {
-          ++after;  // the Modify was done and had not been told
+          ++after;  // the Modify was done and had not been told, so its function saw what was there before
+          EXPECT_EQ(seen.calls, 1u);
+          EXPECT_EQ(seen.last, present ? "mine" : kAbsentKey);
         } else {
           EXPECT_EQ(seen.last, theirs);
           EXPECT_EQ(final, appended);
@@ -227,10 +229,10 @@ TEST_F(Modify, IncrementsOfManyCoroutinesOfTwoClientsAreAllCounted) {
   constexpr int kIncrements = 500;
   uint32_t failed = 0;
   const auto increment = [&failed](Client& client) -> Task<void> {
-    kvs::ModifyFunction add_one = [](std::optional<std::string_view> value) {
+    const kvs::ModifyFunction add_one = [](std::optional<std::string_view> value) {
       return Modification::Set(std::to_string(value ? std::stoi(std::string(*value)) + 1 : 1));
     };
-    const Status status = co_await client.ModifyAsync("counter", std::move(add_one));
+    const Status status = co_await client.ModifyAsync("counter", &add_one);
     failed += status.ok() ? 0 : 1;
   };
   for (int i = 0; i < kIncrements; ++i) {
@@ -362,6 +364,30 @@ TEST_F(Modify, WithoutMemoryForItsValueChangesNothing) {
   EXPECT_EQ(Value(), "kept");
   EXPECT_TRUE(client_->Modify("k", Append("+", &seen)).ok());
   EXPECT_EQ(Value(), "kept+");
+}
+
+Task<void> ModifyOne(Client& client, kvs::ModifyFunction function, Status* result) {
+  *result = co_await client.ModifyAsync("k", &function);
+}
+
+// Modifies that become one: the one that wants too much fails, and no other.
+TEST_F(Modify, ThatFindsNoMemoryFailsAloneInItsGroup) {
+  ASSERT_TRUE(client_->Put("large", std::string(kvs::kMaxValueBytes, 'y')).ok());
+  other_.reset();  // it would hold all memory back
+  const Modification keep = Modification::Keep();
+  const std::vector<Modification> wishes = {Modification::Set("first"), keep, Modification::Set("second"),
+                                            Modification::Set(std::string(kvs::kMaxValueBytes, 'x')), keep};
+  std::vector<Status> results(wishes.size(), StatusCode::kInternal);
+  for (size_t i = 0; i < wishes.size(); ++i) client_->Spawn(ModifyOne(*client_, Always(wishes[i]), &results[i]));
+  for (int i = 0; client_->spawned() > 0 && i < 1'000'000; ++i) {
+    client_->Poll();
+    clock_.Advance(10'000);
+  }
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    EXPECT_EQ(results[i], i == 3 ? StatusCode::kOutOfMemory : StatusCode::kOk) << i << ": " << results[i].ToString();
+  }
+  other_ = NewClient(0);
+  EXPECT_EQ(Value(), "second");
 }
 
 }  // namespace

@@ -102,6 +102,14 @@ TEST_F(RoundTrips, AModifyTakesOneMoreThanAnUpdateAndTwoMoreWhereTheKeyIsAbsent)
   EXPECT_EQ(Of(*knowing_, [&] { ASSERT_TRUE(knowing_->Modify("a", set("4")).ok()); }), 3u) << "its place is known";
 }
 
+TEST_F(RoundTrips, AModifyThatKeepsLearnsWhereTheKeyIs) {
+  ASSERT_TRUE(knowing_->Put("a", "1").ok());
+  ASSERT_TRUE(client_->Put("a", "2").ok());
+  const auto compare = [&] { ASSERT_EQ(knowing_->CompareAndSet("a", "1", "3"), StatusCode::kExists); };
+  EXPECT_EQ(Of(*knowing_, compare), 2u) << "it knew another place";
+  EXPECT_EQ(Of(*knowing_, compare), 1u);
+}
+
 TEST_F(RoundTrips, MultiGetOf64KeysTakesTwo) {
   std::vector<std::string> names;
   for (int i = 0; i < 64; ++i) {

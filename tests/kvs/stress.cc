@@ -130,13 +130,13 @@ class Worker {
       case OpKind::kUpdate: status = co_await client_.UpdateAsync(key, value); break;
       case OpKind::kDelete: status = co_await client_.DeleteAsync(key); break;
       case OpKind::kModify: {
-        kvs::ModifyFunction function = [this, &record, &value, id](std::optional<std::string_view> old) {
+        const kvs::ModifyFunction function = [this, &record, &value, id](std::optional<std::string_view> old) {
           record.read = kAbsent;
           if (old && !IdOf(std::string(*old), &record.read)) Fail("Modify: a mixed value");
           record.value = old && id % 4 == 0 ? kAbsent : id;
           return record.value == id ? kvs::Modification::Set(value) : kvs::Modification::Delete();
         };
-        status = co_await client_.ModifyAsync(key, std::move(function));
+        status = co_await client_.ModifyAsync(key, &function);
         break;
       }
     }

@@ -52,7 +52,7 @@ const OpRecord& History::Decide(uint32_t index, uint32_t read) {
   using enum kvs::Modification::Action;
   OpRecord& record = records_[index];
   record.read = read;
-  record.wants = read != 0 && index % 8 == 5 ? kKeep : read != 0 && index % 8 == 6 ? kDelete : kSet;
+  record.wants = index % 8 == 5 ? kKeep : index % 8 == 6 ? kDelete : kSet;
   record.value = record.wants == kSet ? index + 1 : 0;
   return record;
 }

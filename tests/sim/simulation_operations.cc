@@ -113,6 +113,7 @@ kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
   std::string value;
   if (record.value != 0) value = ValueOf(record.value);
   std::string read;
+  const kvs::ModifyFunction function = FunctionOf(index);
   Status status;
   switch (record.kind) {
     case OpKind::kGet: status = co_await state->client->GetAsync(key, &read); break;
@@ -120,7 +121,7 @@ kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
     case OpKind::kInsert: status = co_await state->client->InsertAsync(key, value); break;
     case OpKind::kUpdate: status = co_await state->client->UpdateAsync(key, value); break;
     case OpKind::kDelete: status = co_await state->client->DeleteAsync(key); break;
-    case OpKind::kModify: status = co_await state->client->ModifyAsync(key, FunctionOf(index)); break;
+    case OpKind::kModify: status = co_await state->client->ModifyAsync(key, &function); break;
   }
   --state->in_flight;
   if (closing_ || world_.IsDead(state->process->store->node().id())) co_return;  // nobody got this answer

@@ -179,6 +179,7 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
   const std::string& key = history_.NameOf(history_[operation].key);
   const OpKind kind = history_[operation].kind;
   std::string value = ValueOfOperation(history_[operation].value);
+  const kvs::ModifyFunction function = FunctionOf(operation);
   Status status;
   switch (kind) {
     case OpKind::kGet: status = co_await Get(client, key, &value); break;
@@ -186,7 +187,7 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
     case OpKind::kInsert: status = co_await client.InsertAsync(key, value); break;
     case OpKind::kUpdate: status = co_await client.UpdateAsync(key, value); break;
     case OpKind::kDelete: status = co_await client.DeleteAsync(key); break;
-    case OpKind::kModify: status = co_await client.ModifyAsync(key, FunctionOf(operation)); break;
+    case OpKind::kModify: status = co_await client.ModifyAsync(key, &function); break;
   }
   if (actors_[c].dead) co_return;
   --actors_[c].in_flight;

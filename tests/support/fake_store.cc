@@ -47,7 +47,7 @@ class FakeClient final : public kvs::Client {
     co_return status;
   }
 
-  kvs::Task<kvs::Status> ModifyAsync(std::string_view key, kvs::ModifyFunction function) override {
+  kvs::Task<kvs::Status> ModifyAsync(std::string_view key, const kvs::ModifyFunction* function) override {
     co_await NextPoll{*this};
     kvs::Status status = Begin("modify", key);
     if (!status.ok()) co_return status;
@@ -55,7 +55,7 @@ class FakeClient final : public kvs::Client {
     const auto found = store_.records.find(key);
     std::optional<std::string_view> value;
     if (found != store_.records.end()) value = found->second;
-    kvs::Modification wanted = function(value);
+    kvs::Modification wanted = (*function)(value);
     if (wanted.action == kvs::Modification::Action::kDelete) store_.records.erase(std::string(key));
     if (wanted.action == kvs::Modification::Action::kSet) store_.records[std::string(key)] = std::move(wanted.value);
     co_return status;
@@ -69,7 +69,7 @@ class FakeClient final : public kvs::Client {
         case kvs::WriteKind::kInsert: status = co_await InsertAsync(write.key, write.value); break;
         case kvs::WriteKind::kUpdate: status = co_await UpdateAsync(write.key, write.value); break;
         case kvs::WriteKind::kDelete: status = co_await DeleteAsync(write.key); break;
-        case kvs::WriteKind::kModify: status = co_await ModifyAsync(write.key, *write.modify); break;
+        case kvs::WriteKind::kModify: status = co_await ModifyAsync(write.key, write.modify); break;
       }
       write.status = std::move(status);
     }

@@ -485,13 +485,13 @@ kvs::Task<void> WorkloadWorker::Lane(computenode::WorkerContext& context, uint32
         break;
       }
       case Operation::kReadModifyWrite: {
-        kvs::ModifyFunction function = [&lane](std::optional<std::string_view> value) {
+        const kvs::ModifyFunction function = [&lane](std::optional<std::string_view> value) {
           lane.found = value.has_value();
           if (!lane.found) return kvs::Modification::Keep();
           lane.read.assign(*value);
           return kvs::Modification::Set(lane.written);
         };
-        status = co_await client.ModifyAsync(lane.key, std::move(function));
+        status = co_await client.ModifyAsync(lane.key, &function);
         if (status.ok() && !lane.found) status = kvs::StatusCode::kNotFound;
         break;
       }

@@ -197,9 +197,10 @@ struct Modification {
   static Modification Delete() { return {Action::kDelete}; }
 };
 
-// Decides what a Modify makes of its key. `value` is what the key has, nothing if it is absent; it is valid during the
-// call. The function may be called several times, on what the key has by then. Only the last call counts, so each call
-// sets anew whatever the function tells its caller. It must not use the client, block or throw.
+// Decides what a Modify makes of its key. `value` is what the key has, or is about to get from another Modify of this
+// client that takes effect just before; nothing if it is absent. It is valid during the call. The function may be
+// called several times, and only the last call counts. So each call sets anew whatever the function tells its caller.
+// It runs on the client's thread, in any call of the client. It must not use the client, block or throw.
 using ModifyFunction = std::function<Modification(std::optional<std::string_view> value)>;
 
 enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
@@ -224,7 +225,7 @@ class Client : public krcore::OfOneProcess {
   virtual Status Insert(std::string_view key, std::string_view value);  // kExists
   virtual Status Update(std::string_view key, std::string_view value);  // kNotFound
   virtual Status Delete(std::string_view key);                          // kNotFound
-  virtual Status Modify(std::string_view key, ModifyFunction function);
+  virtual Status Modify(std::string_view key, const ModifyFunction& function);
   Status CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
                        std::optional<std::string_view> desired);  // kExists, kNotFound
   virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
@@ -247,12 +248,12 @@ class Client : public krcore::OfOneProcess {
   virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
-  // Reads the key, and does with it what `function` decides, in one atomic step: kKeep changes nothing, kSet inserts or
-  // overwrites, kDelete deletes. kOk: what the last call of the function decided is so, at one moment within this
+  // Reads the key, and does with it what `*function` decides, in one atomic step: kKeep changes nothing, kSet inserts
+  // or overwrites, kDelete deletes. kOk: what the last call of the function decided is so, at one moment within this
   // operation; to keep anything, or to delete an absent key, changes nothing. kInvalidArgument: its value is too long.
   // Else it is one of the failures above. A Modify whose outcome is unknown is not tried again. It takes one round trip
   // more than an Update, for its block, and one more where the key is absent.
-  virtual Task<Status> ModifyAsync(std::string_view key, ModifyFunction function) = 0;
+  virtual Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) = 0;
   // If the key has the value `expected`, or is absent where that is nothing, gives it the value `desired`, or deletes
   // it. Otherwise nothing is changed. kExists: it has another value. kNotFound: it is absent. A Modify; `expected` and
   // `desired` are borrowed as well.
