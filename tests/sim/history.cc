@@ -106,7 +106,9 @@ std::string History::Describe(uint32_t key) const {
     std::string values = std::to_string(r.value);
     if (r.kind == OpKind::kModify) {
       const bool keeps = r.wants == kvs::Modification::Action::kKeep;
-      values = std::to_string(r.read) + (keeps ? " kept" : " -> " + values);
+      const std::string became = keeps ? " kept" : " -> " + values;
+      values = std::to_string(r.read);
+      values += became;
     }
     if (r.end != 0) {
       std::snprintf(line, sizeof(line), "  %6lu..%-6lu %12.2f..%-12.2f client %-2u %-6s %-6s %s\n", r.start, r.end,

@@ -401,7 +401,7 @@ RunResult MergeWhileAReplicaJoins(uint64_t point) {
     stage.Poll(merger, static_cast<uint32_t>(point));
     const krcore::NodeId left = stage.memory_nodes().ChainOf(1).front();
     (void)stage.Join();
-    const auto learns = [&] { return ViewsOf(stage, merger).used().Find(1)->learner.exists(); };
+    const auto learns = [&stage, merger = merger] { return ViewsOf(stage, merger).used().Find(1)->learner.exists(); };
     for (uint32_t round = 0; round < 200'000 && !learns(); ++round) {
       stage.StepKeeper();
       stage.Poll(other);
