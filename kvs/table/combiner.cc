@@ -100,7 +100,7 @@ Status Turn::ShareWithMembers(Status status, bool existed) {
   return status;
 }
 
-// They have waited longest, so they come first.
+// The members have waited longest, so they come first.
 bool Turn::LetMembersWait() {
   if (members_ == nullptr) return false;
   Turn* last = members_;

@@ -116,8 +116,8 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   return Step::kRun;
 }
 
-// [Modify 1] Runs a Modify's functions on what the scan found, which goes on being a Put or Delete then. What these
-// publish expects the slot's word of that very scan. kRestart: there is no memory at hand for the block.
+// [Modify 1] Runs a Modify's functions on what the scan found. From then on the Modify is a Put or a Delete, whose CAS
+// expects the slot word of that scan. kRestart: there is no memory at hand for the block.
 Step Writer::Decide(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
@@ -413,8 +413,8 @@ Task<Step> Writer::LookAtOutcome(Operation& op, GlobalAddress at, Slot before, S
   co_return Step::kUnavailable;
 }
 
-// A publishing verb was posted and its outcome is not known. The write ends, because it would happen twice if it had
-// happened and were tried again. Returns what SettleWrite returns.
+// Ends a write whose publishing verb was posted, and whose outcome is not known. Another try might do it twice. Returns
+// what SettleWrite returns.
 Step Writer::EndUnknown(PendingWrite& write) const {
   write.block.in_doubt = true;
   if (write.modify != nullptr && Mutated(Mutation::kUnknownTriedAgain)) return Step::kRestart;

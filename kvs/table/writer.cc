@@ -122,7 +122,9 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     } else if (block.tentatives == kTentativeWords) [[unlikely]] {
       DropBlock(write);
     }
-    if ((has_block || block.bytes != 0) && !block.address.valid()) {
+    // A Modify has no block yet, but perhaps its functions wanted one for which there was no memory at hand.
+    const bool needs_memory = has_block || block.bytes != 0;
+    if (needs_memory && !block.address.valid()) {
       const uint32_t attempt = op.attempt, waits = op.waits;
       Step prepared = has_block ? PlaceBlock(write) : Step::kRun;
       if (prepared == Step::kRun)

@@ -283,10 +283,10 @@ Task<Step> Mover::Run() {
     // Chunks that others take are sparse at first. So the run goes on only while each round leaves more free ones.
     const uint64_t free = static_cast<uint64_t>(std::count_if(
         chunks.begin(), chunks.end(), [](const auto& chunk) { return chunk.second.kind() == ChunkKind::kFree; }));
-    const bool more = free > most_free || most_free == 0;
+    const bool goes_on = free > most_free || most_free == 0;
     most_free = std::max<uint64_t>(free, 1);
     size_t fit = 0;
-    if (more) {
+    if (goes_on) {
       Choose(census, chunks);
       scarce_ = free < victims_.size();
       step = co_await ClaimRoom(&fit);

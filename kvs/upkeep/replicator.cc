@@ -310,7 +310,7 @@ Task<Step> Replicator::Bring(GlobalAddress from, uint64_t bytes, bool is_table) 
     for (uint32_t w = 0; w < window / sizeof(uint64_t); ++w) {
       const uint64_t word = buffers.tail[w];
       const bool same = buffers.learner[w] == word && (buffers.head[w] == word || Mutated(Mutation::kSweepIgnoresHead));
-      // A table that a merge made is written to the learner as it is, without the blocks that it names.
+      // The client of a merge WRITEs the new table to the learner, too, but not the blocks that it names.
       const bool names_block = is_table && IsSlotAt(begin + w * sizeof(uint64_t)) && Slot(word).has_block() &&
                                Slot(word).block().node == from.node && !Mutated(Mutation::kSweepTrustsSlots);
       if (!same || names_block) todo.push_back(w);

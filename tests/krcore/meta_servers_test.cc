@@ -269,7 +269,7 @@ TEST_F(MetaServers, AClaimIsKnownWhereAllOfThemWereLost) {
 }
 
 TEST_F(MetaServers, APublicationThatIsNotAnsweredEndsAtItsDeadline) {
-  if (!kSimulated) GTEST_SKIP() << "needs queues whose reset is slow";
+  if (!kSimulated) GTEST_SKIP() << "only the simulated NIC can be made to reset its queues slowly";
   constexpr int64_t kPatienceNs = kSecondNs / 10;
   AddServer();
   Party party = Join();

@@ -2,9 +2,12 @@
 #ifndef TESTS_KVS_MANUAL_CLOCK_H_
 #define TESTS_KVS_MANUAL_CLOCK_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 
 #include "krcore/clock.h"
+#include "kvs/client.h"
 
 namespace surgekv_test {
 
@@ -22,6 +25,15 @@ class ManualClock final : public krcore::Clock {
   int64_t now_ns_ = 1'000'000;
   uint64_t looks_ = 0;
 };
+
+// Polls the client until all that it has spawned has ended. `step_ns` pass after each poll.
+inline void FinishAll(kvs::Client& client, ManualClock& clock, int64_t step_ns = 1'000) {
+  for (int i = 0; client.spawned() > 0 && i < 100'000; ++i) {
+    client.Poll();
+    clock.Advance(step_ns);
+  }
+  ASSERT_EQ(client.spawned(), 0u) << "an operation hangs";
+}
 
 }  // namespace surgekv_test
 

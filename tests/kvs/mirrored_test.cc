@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/node.h"
@@ -26,6 +28,7 @@ namespace surgekv_test {
 namespace {
 
 using krcore::NodeId;
+using krcore::Status;
 using krcore::StatusCode;
 using kvs::Configuration;
 using kvs::MirroredVerb;
@@ -322,6 +325,39 @@ TEST_P(MirroredStores, HoldAtEachReplicaWhatWasWritten) {
 }
 
 // The home's and the other pool's replicas die one after the other, until one of each is left.
+// The table in docs/replication.md, "What it costs".
+TEST_P(MirroredStores, TakeTheRoundTripsThatTheDocumentSays) {
+  const uint64_t hops = GetParam() - 1;  // of a CAS, beyond the first
+  const auto plain = store_->NewClient({.address_cache_entries = 0}).value();
+  const auto of = [](kvs::Client& client, const auto& operation) {
+    const uint64_t before = client.stats().operation_round_trips;
+    const Status status = operation(client);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return client.stats().operation_round_trips - before;
+  };
+  std::string value;
+  const auto get = [&](kvs::Client& client) { return client.Get("k", &value); };
+  const auto insert = [](kvs::Client& client) { return client.Insert("k", "1"); };
+  const auto update = [](kvs::Client& client) { return client.Update("k", "2"); };
+  const auto remove = [](kvs::Client& client) { return client.Delete("k"); };
+  const auto modify = [](kvs::Client& client) {
+    return client.Modify("k", [](std::optional<std::string_view>) { return kvs::Modification::Set("3"); });
+  };
+  for (const bool known : {false, true}) {
+    kvs::Client& client = known ? *client_ : *plain;
+    const uint64_t scans = known ? 0 : 1;  // a round trip for the block
+    // It has memory, and knows the tables.
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(client.Put("warm " + std::to_string(i), "").ok());
+    EXPECT_EQ(of(client, insert), 3 + 2 * hops) << known;
+    EXPECT_EQ(of(client, get), 1 + scans) << known;
+    EXPECT_EQ(of(client, update), 2 + scans + hops) << known;
+    EXPECT_EQ(of(client, modify), 3 + scans + hops) << known;
+    EXPECT_EQ(of(client, remove), 2 + scans + hops) << known;
+    EXPECT_EQ(of(client, modify), 5 + 2 * hops) << known;
+    EXPECT_EQ(of(client, remove), 2 + scans + hops) << known;
+  }
+}
+
 TEST_P(SeveralReplicas, LoseNothingWhileOneReplicaOfEachPoolIsLeft) {
   std::map<std::string, std::string> contents;
   int next = 0;

@@ -74,13 +74,6 @@ class Modify : public ::testing::Test {
     const Status got = other_->Get(key, &value);
     return got.ok() ? value : got == StatusCode::kNotFound ? kAbsentKey : got.ToString();
   }
-  void Finish(Client& client) {
-    for (int i = 0; client.spawned() > 0 && i < 100'000; ++i) {
-      client.Poll();
-      clock_.Advance(1'000);
-    }
-    ASSERT_EQ(client.spawned(), 0u) << "an operation hangs";
-  }
 
   ManualClock clock_;
   TestStore store_;
@@ -145,8 +138,8 @@ TEST_F(Modify, OfTwoCompareAndSetsAtOnceOneWins) {
     client_->Poll();
     other_->Poll();
   }
-  Finish(*client_);
-  Finish(*other_);
+  FinishAll(*client_, clock_);
+  FinishAll(*other_, clock_);
   int won = 0;
   for (const Status& result : results) {
     won += result.ok() ? 1 : 0;
@@ -200,7 +193,7 @@ TEST_F(Modify, NothingComesBetweenWhatTheFunctionSawAndWhatItSet) {
         const bool ended = client_->spawned() == 0;
         (void)change(*other_);
         const std::string theirs = Value();
-        Finish(*client_);
+        FinishAll(*client_, clock_);
         EXPECT_TRUE(seen.result.ok()) << seen.result.ToString();
         const std::string final = Value();
         const std::string appended = (seen.last == kAbsentKey ? "" : seen.last) + "+";
@@ -346,8 +339,8 @@ TEST_F(Modify, ACasThatIsLostToTheMoverIsNoMismatch) {
     other_->Poll();
     clock_.Advance(20'000);
   }
-  Finish(*client_);
-  Finish(*other_);
+  FinishAll(*client_, clock_);
+  FinishAll(*other_, clock_);
   EXPECT_EQ(refused, 0u);
   EXPECT_GT(other_->stats().blocks_moved, 100u);
   EXPECT_GT(client_->stats().cas_failures, 0u) << "no swap met the mover";
@@ -379,10 +372,7 @@ TEST_F(Modify, ThatFindsNoMemoryFailsAloneInItsGroup) {
                                             Modification::Set(std::string(kvs::kMaxValueBytes, 'x')), keep};
   std::vector<Status> results(wishes.size(), StatusCode::kInternal);
   for (size_t i = 0; i < wishes.size(); ++i) client_->Spawn(ModifyOne(*client_, Always(wishes[i]), &results[i]));
-  for (int i = 0; client_->spawned() > 0 && i < 1'000'000; ++i) {
-    client_->Poll();
-    clock_.Advance(10'000);
-  }
+  FinishAll(*client_, clock_, 10'000);
   for (size_t i = 0; i < wishes.size(); ++i) {
     EXPECT_EQ(results[i], i == 3 ? StatusCode::kOutOfMemory : StatusCode::kOk) << i << ": " << results[i].ToString();
   }

@@ -62,13 +62,7 @@ class Leases : public ::testing::TestWithParam<std::string> {
     for (int i = 0; i < 100 && other.stats().expulsions == before; ++i) Poll(other, 1, kLeaseNs / 20);
     EXPECT_EQ(other.stats().expulsions, before + 1);
   }
-  void Finish(kvs::Client& client) {
-    for (int i = 0; i < 10'000 && client.spawned() > 0; ++i) {
-      client.Poll();
-      clock_.Advance(100'000);
-    }
-    EXPECT_EQ(client.spawned(), 0u) << "an operation hangs";
-  }
+  void Finish(kvs::Client& client) { FinishAll(client, clock_, 100'000); }
   std::string MustGet(kvs::Client& client, const std::string& key) {
     std::string value;
     const kvs::Status got = client.Get(key, &value);

@@ -63,14 +63,6 @@ class Skew : public ::testing::Test {
 
   // The address cache is off, so that every operation takes its full number of round trips.
   std::unique_ptr<Client> NewClient() { return store_.store().NewClient({.address_cache_entries = 0}).value(); }
-  // Polls until all operations have ended, while time passes.
-  void Finish(Client& client) {
-    for (int i = 0; client.spawned() > 0 && i < 100'000; ++i) {
-      client.Poll();
-      clock_.Advance(1'000);
-    }
-    ASSERT_EQ(client.spawned(), 0u) << "an operation hangs";
-  }
 
   ManualClock clock_;
   TestStore store_;
@@ -93,7 +85,7 @@ TEST_F(Skew, ALostCasIsTriedAgainFromTheWordThatWon) {
   first->Spawn(UpdateOne(*first, "k", "first", &result));
   Poll(*first, 2);  // it has scanned and read the block; its CAS is staged
   ASSERT_TRUE(second->Update("k", "second").ok());
-  Finish(*first);
+  FinishAll(*first, clock_);
   EXPECT_TRUE(result.ok()) << result.ToString();
   EXPECT_EQ(MustGet(*second, "k"), "first");
   EXPECT_EQ(first->stats().write_attempts - before.write_attempts, 2u);
@@ -124,7 +116,7 @@ TEST_F(Skew, ALostCasDoesNotOverwriteAnotherKeyThatGotTheSlot) {
   Poll(*first, 2);
   ASSERT_TRUE(second->Delete(key).ok());
   ASSERT_TRUE(second->Insert(other, "precious").ok());
-  Finish(*first);
+  FinishAll(*first, clock_);
   EXPECT_EQ(first->stats().cas_failures, 1u) << "the other key is not in the slot";
   EXPECT_EQ(result, StatusCode::kNotFound) << result.ToString();
   EXPECT_EQ(MustGet(*second, other), "precious");
@@ -144,7 +136,7 @@ TEST_F(Skew, WhileTheSlotGoesOnChangingNoCasIsTried) {
   Poll(*first, 500);
   EXPECT_EQ(first->stats().write_attempts - before.write_attempts, 1u);
   EXPECT_EQ(first->spawned(), 1u) << "it went on though no time had passed";
-  Finish(*first);
+  FinishAll(*first, clock_);
   EXPECT_TRUE(result.ok()) << result.ToString();
   EXPECT_EQ(first->stats().write_attempts - before.write_attempts, 2u);
   EXPECT_EQ(MustGet(*second, "k"), "first");

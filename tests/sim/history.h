@@ -39,8 +39,8 @@ class History {
 
   // Begins an operation and returns its index.
   uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
-  // The function of a Modify was called with the value `read`, 0 if the key was absent. Sets what it decides: an absent
-  // key it sets; one that has a value it sets, keeps or deletes, as the operation's number says.
+  // The function of a Modify was called with the value `read`, 0 if the key was absent. Sets what it decides: to set,
+  // keep or delete, as the operation's number says.
   const OpRecord& Decide(uint32_t index, uint32_t read);
   // `value`: what a Get returned, 0 otherwise.
   void End(uint32_t index, krcore::StatusCode status, uint32_t value, int64_t now_ns);

@@ -385,15 +385,15 @@ RunResult TableOfAWordAtTheHead(uint64_t point) {
   return result;
 }
 
-// A client has frozen the slots of two tables that it merges. Then a memory node joins, and the client writes the new
-// table, also to the learner, which has none of the blocks that it names.
+// A memory node joins after each poll of a client that merges two tables. If the client has frozen their slots by then,
+// it writes the new table to the learner, which has none of the blocks that the table names. Then the other replica
+// dies.
 RunResult MergeWhileAReplicaJoins(uint64_t point) {
   RunResult result;
   OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
     const auto [other, merger] = AddPair(stage);
     if (!LoseTail(stage, merger, other)) return false;
     Keys keys(0, 0);
-    (void)keys.Next();
     if (!FillUntilSplit(stage, merger, keys, 0)) return false;
     stage.Finish(merger);
     const std::vector<uint32_t> kept(keys.given().end() - 6, keys.given().end());

@@ -77,7 +77,8 @@ class LatencyHistogram {
   int64_t max_ns_ = 0;
 };
 
-// kReadModifyWrite is one operation of the store, so its read and its update are not measured apart, as YCSB does.
+// kReadModifyWrite is one operation of the store. YCSB also measures its read and its update, which are no operations
+// here.
 enum class Operation : uint8_t { kRead, kUpdate, kInsert, kReadModifyWrite };
 inline constexpr size_t kOperationKinds = 4;
 std::string_view OperationName(Operation operation);  // "READ", "UPDATE", "INSERT", "READ-MODIFY-WRITE"

@@ -249,10 +249,10 @@ class Client : public krcore::OfOneProcess {
   virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
   // Reads the key, and does with it what `*function` decides, in one atomic step: kKeep changes nothing, kSet inserts
-  // or overwrites, kDelete deletes. kOk: what the last call of the function decided is so, at one moment within this
-  // operation; to keep anything, or to delete an absent key, changes nothing. kInvalidArgument: its value is too long.
-  // Else it is one of the failures above. A Modify whose outcome is unknown is not tried again. It takes one round trip
-  // more than an Update, for its block, and one more where the key is absent.
+  // or overwrites, kDelete deletes. The function is borrowed. kOk: what its last call decided took effect (to keep, or
+  // to delete an absent key, changes nothing). kInvalidArgument: its value is too long. Otherwise one of the failures
+  // above; after kUnknown it is not tried again. It takes one round trip more than an Update, for its block, and one
+  // more than that where the key is absent.
   virtual Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) = 0;
   // If the key has the value `expected`, or is absent where that is nothing, gives it the value `desired`, or deletes
   // it. Otherwise nothing is changed. kExists: it has another value. kNotFound: it is absent. A Modify; `expected` and
@@ -261,9 +261,9 @@ class Client : public krcore::OfOneProcess {
                                   std::optional<std::string_view> desired);
   // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
   // coroutine of its kind, and all share the two or three round trips (up to five, if there are Modifies): cheaper than
-  // a coroutine each. Large values are written by coroutines of their own meanwhile. More than
-  // ClientOptions::max_in_flight writes go in groups, one after the other. They are no transaction and have no order,
-  // even those of one key.
+  // a coroutine each. Large values of other kinds are written by coroutines of their own meanwhile. More than
+  // ClientOptions::max_in_flight writes go in groups, one after the other. They are not a transaction and have no
+  // order, even those of one key.
   virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.

@@ -3,7 +3,7 @@
 // call.) Frames come from a per-thread free list, so a task costs no malloc in the steady state.
 //
 // Thread safety: a task lives and dies on one thread.
-// GCC 12: no co_await inside ?:, the condition of an `if`, or an aggregate initializer.
+// GCC 12: no co_await inside ?:, an `if`'s condition or an aggregate initializer, and no lambda in its operand.
 #ifndef KVS_TASK_H_
 #define KVS_TASK_H_
 
