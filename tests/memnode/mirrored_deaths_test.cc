@@ -84,13 +84,11 @@ class MirroredDeaths : public surgekv_test::MirroredNodes {
     StartNode();
     Program& learner = *nodes_.at(node);
     EXPECT_NE(learner.WaitForLogLine("copying pool 1"), "") << learner.Output();
-    learner.Signal(SIGSTOP);
     // It says so before the others know of it. It goes on step by step until they do.
     std::string place;
-    for (int step = 0; step < 1'000 && (place = PlaceOf(Status(), node)) == "spare"; ++step) {
+    for (int step = 0; step < 1'000 && (place = PlaceOf(Pause(learner), node)) == "spare"; ++step) {
       learner.Signal(SIGCONT);
       usleep(2'000);  // how long it goes on in a step
-      learner.Signal(SIGSTOP);
     }
     EXPECT_EQ(place, "1 learner");
     return learner;

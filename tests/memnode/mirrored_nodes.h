@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,6 +134,19 @@ class MirroredNodes : public ::testing::Test {
     const auto finished = RunProgram("surge", {"status", fabric_.flag(), "--json"});
     EXPECT_EQ(finished.status, 0) << finished.err;
     return nlohmann::json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  }
+  // Stops the program (SIGSTOP) where it does not hold the lock of the fabric, for which everybody else would wait.
+  // Returns the status meanwhile.
+  nlohmann::json Pause(Program& program) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      program.Signal(SIGSTOP);
+      const auto finished = RunProgram("surge", {"status", fabric_.flag(), "--json"});
+      if (finished.status == 0) return nlohmann::json::parse(finished.out);
+      program.Signal(SIGCONT);
+      usleep(1'000);
+    }
+    ADD_FAILURE() << "it holds the lock of the fabric whenever it is stopped";
+    return {};
   }
   // The place of a living node, as "1 tail", "2 learner", "spare"; empty: it has none.
   static std::string PlaceOf(const nlohmann::json& status, int node) {

@@ -61,7 +61,7 @@ TEST_F(MirroredReturn, AMemoryNodeThatWasRemovedWhileItLivedJoinsAgain) {
   Program& second = StartOnePool({"--keep_memory"});
   Write("before");
   (void)AwaitRedundancy(1);
-  second.Signal(SIGSTOP);
+  (void)Pause(second);
   const kvs::Replica removed = RemoveFromPool(2);
   Write("without it");
   second.Signal(SIGCONT);
