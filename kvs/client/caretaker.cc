@@ -62,6 +62,9 @@ class Caretaker::KeptClient final : public Client {
   Status Modify(std::string_view key, const ModifyFunction& function) override {
     return Call(*this)->Modify(key, function);
   }
+  Status Scan(uint64_t* cursor, std::vector<ScanRecord>* records, const ScanOptions& options) override {
+    return Call(*this)->Scan(cursor, records, options);
+  }
   Status Compact(const CompactOptions& options, CompactReport* report) override {
     return Call(*this)->Compact(options, report);
   }
@@ -94,6 +97,9 @@ class Caretaker::KeptClient final : public Client {
     return core().ModifyAsync(key, function);
   }
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override { return core().MultiWriteAsync(writes); }
+  Task<Status> ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) override {
+    return core().ScanAsync(cursor, records, options);
+  }
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override {
     return core().CompactAsync(options, report);
   }

@@ -264,6 +264,11 @@ void ClientCore::Idle(uint32_t rounds) {
   common_.clock.Relax(naps ? UINT32_MAX : rounds);
 }
 
+Task<Status> ClientCore::ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) {
+  if (forked()) co_return OpenedBeforeFork();
+  co_return co_await table_.scanner.Scan(cursor, options, records);
+}
+
 Task<Status> ClientCore::CompactAsync(CompactOptions options, CompactReport* report) {
   if (forked()) co_return OpenedBeforeFork();
   co_return co_await upkeep_.compaction.Compact(options, report);
@@ -301,6 +306,10 @@ Status Client::Update(std::string_view key, std::string_view value) { return Wai
 Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
 Status Client::Modify(std::string_view key, const ModifyFunction& function) {
   return Wait(ModifyAsync(key, &function));
+}
+
+Status Client::Scan(uint64_t* cursor, std::vector<ScanRecord>* records, const ScanOptions& options) {
+  return Wait(ScanAsync(cursor, records, options));
 }
 
 Status Client::Compact(const CompactOptions& options, CompactReport* report) {

@@ -76,6 +76,7 @@ class ClientCore final : public Client {
   const ClientTimes& times() const override { return times_; }
   size_t connection_bytes() const override { return connections_.memory_bytes(); }
   Result<TableStats> ReadTableStats() override;
+  Task<Status> ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) override;
   Task<Status> CompactAsync(CompactOptions options, CompactReport* report) override;
   Task<Status> DrainNodeAsync(krcore::NodeId node, DrainOptions options, DrainReport* report) override;
   Task<Status> UndrainNodeAsync(krcore::NodeId node) override;

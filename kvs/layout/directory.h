@@ -134,6 +134,13 @@ struct Merge {
   MergeRecord terms{};   // the status may have gone on since
 
   bool known() const { return record.valid(); }
+  // It is not given up any more. From the moment at which the directory named it, its two tables count until they are
+  // replaced.
+  bool engaged() const {
+    const MergeStatus status = terms.state();
+    return known() &&
+           (status == MergeStatus::kEngaged || status == MergeStatus::kJoin || status == MergeStatus::kReplace);
+  }
   // The words of dir[s] and dir[c] while the record is in them.
   DirectoryEntry parent_word() const { return terms.parent_engaged(record); }
   DirectoryEntry child_word() const { return terms.child_engaged(record); }

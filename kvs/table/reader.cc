@@ -145,9 +145,7 @@ Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value)
 // absent (< 0).
 Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
   // A merge that was undecided may have been given up, and the table split and closed by another since.
-  const MergeStatus met = op.merge.terms.state();
-  const bool engaged = met == MergeStatus::kEngaged || met == MergeStatus::kJoin || met == MergeStatus::kReplace;
-  if (!engaged && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
+  if (!op.merge.engaged() && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
   const int frozen = op.scan.frz;
   if (frozen >= 0) {
     KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value));

@@ -9,6 +9,7 @@
 #include "kvs/table/finder.h"
 #include "kvs/table/merger.h"
 #include "kvs/table/reader.h"
+#include "kvs/table/scanner.h"
 #include "kvs/table/splitter.h"
 #include "kvs/table/workbench.h"
 #include "kvs/table/writer.h"
@@ -27,6 +28,7 @@ struct Table {
         merger(epochs, directory, workbench),
         splitter(epochs, directory, workbench, merger),
         reader(epochs, addresses, combiner, directory, finder),
+        scanner(epochs, directory, splitter),
         writer(epochs, addresses, combiner, directory, finder, workbench, merger, splitter) {}
 
   AddressCache addresses;
@@ -37,6 +39,7 @@ struct Table {
   Merger merger;
   Splitter splitter;
   Reader reader;
+  Scanner scanner;
   Writer writer;
 };
 

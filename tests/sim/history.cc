@@ -1,7 +1,9 @@
 #include "tests/sim/history.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace surgekv_sim {
 namespace {
@@ -32,6 +34,52 @@ bool IdOf(std::string_view value, uint32_t* id) {
   if (value.size() < sizeof(*id)) return false;
   std::memcpy(id, value.data(), sizeof(*id));
   return value == ValueOf(*id);
+}
+
+History::History(std::vector<std::string> names)
+    : names_(std::move(names)), by_key_(names_.size()), seen_(names_.size()) {
+  for (uint32_t key = 0; key < names_.size(); ++key) keys_[names_[key]] = key;
+}
+
+OpRecord History::BeginScanStep(KeyScan* scan, uint32_t client, int64_t now_ns) {
+  OpRecord step;
+  step.client = client;
+  step.start = ++count_;
+  step.start_ns = now_ns;
+  if (scan->cursor == 0) *scan = {.start = step.start, .start_ns = now_ns};
+  scan->under_way = true;
+  return step;
+}
+
+std::string History::EndScanStep(KeyScan* scan, OpRecord step, bool values, const std::vector<kvs::ScanRecord>& records,
+                                 bool (*id_of)(std::string_view, uint32_t*), int64_t now_ns) {
+  step.end = ++count_;
+  step.end_ns = now_ns;
+  for (const kvs::ScanRecord& record : records) {
+    const auto found = keys_.find(record.key);
+    if (found == keys_.end()) return "a scan returned a key that nobody wrote: " + record.key;
+    step.key = found->second;
+    if (!scan->returned.insert(step.key).second) return "a scan returned a key twice\n" + Describe(step.key);
+    if (!values) continue;
+    if (!id_of(record.value, &step.value)) return "a scan returned a value that nobody wrote\n" + Describe(step.key);
+    seen_[step.key].push_back(step);
+  }
+  if (scan->cursor != 0) return {};
+  step.start = scan->start;
+  step.start_ns = scan->start_ns;
+  step.status = StatusCode::kNotFound;
+  step.value = 0;
+  for (step.key = 0; step.key < seen_.size(); ++step.key) {
+    if (!scan->returned.contains(step.key)) seen_[step.key].push_back(step);
+  }
+  return {};
+}
+
+std::vector<OpRecord> History::RecordsOf(uint32_t key) const {
+  std::vector<OpRecord> all = seen_[key];
+  for (const uint32_t index : by_key_[key]) all.push_back(records_[index]);
+  std::ranges::stable_sort(all, {}, &OpRecord::start);
+  return all;
 }
 
 uint32_t History::Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns) {
@@ -69,8 +117,7 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
   std::vector<uint32_t> wrong;
   for (uint32_t key = 0; key < by_key_.size(); ++key) {
     std::vector<RegisterOp> ops;
-    for (const uint32_t index : by_key_[key]) {
-      const OpRecord& record = records_[index];
+    for (const OpRecord& record : RecordsOf(key)) {
       RegisterOp op{static_cast<int64_t>(record.start), static_cast<int64_t>(record.end), record.kind,
                     OpResult::kUnknown, record.value};
       if (record.kind == OpKind::kModify) {
@@ -100,8 +147,7 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
 
 std::string History::Describe(uint32_t key) const {
   std::string text = "history of " + NameOf(key) + " (count and microsecond of start and end, client, operation):\n";
-  for (const uint32_t index : by_key_[key]) {
-    const OpRecord& r = records_[index];
+  for (const OpRecord& r : RecordsOf(key)) {
     char line[160];
     std::string values = std::to_string(r.value);
     if (r.kind == OpKind::kModify) {
@@ -127,13 +173,17 @@ std::string History::Describe(uint32_t key) const {
 uint64_t History::Digest() const {
   uint64_t digest = 0xcbf29ce484222325;
   const auto add = [&digest](uint64_t word) { digest = (digest ^ word) * 0x100000001b3; };
-  for (const OpRecord& r : records_) {
+  const auto add_record = [&add](const OpRecord& r) {
     add(r.start);
     add(r.end);
     add(static_cast<uint64_t>(r.start_ns));
     add(static_cast<uint64_t>(r.end_ns));
     add(r.value);
     add(uint64_t{r.key} << 32 | uint64_t{static_cast<uint8_t>(r.kind)} << 8 | static_cast<uint8_t>(r.status));
+  };
+  for (const OpRecord& r : records_) add_record(r);
+  for (const auto& of_key : seen_) {
+    for (const OpRecord& r : of_key) add_record(r);
   }
   return digest;
 }

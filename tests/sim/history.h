@@ -5,8 +5,10 @@
 #define TESTS_SIM_HISTORY_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "krcore/status.h"
@@ -33,9 +35,18 @@ struct OpRecord {
   krcore::StatusCode status = krcore::StatusCode::kOk;
 };
 
+// A scan over all keys that a client has begun.
+struct KeyScan {
+  uint64_t cursor = 0;
+  bool under_way = false;  // a step of it is
+  uint64_t start = 0;      // of the first step
+  int64_t start_ns = 0;
+  std::set<uint32_t> returned;
+};
+
 class History {
  public:
-  explicit History(std::vector<std::string> names) : names_(std::move(names)), by_key_(names_.size()) {}
+  explicit History(std::vector<std::string> names);
 
   // Begins an operation and returns its index.
   uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
@@ -44,6 +55,15 @@ class History {
   const OpRecord& Decide(uint32_t index, uint32_t read);
   // `value`: what a Get returned, 0 otherwise.
   void End(uint32_t index, krcore::StatusCode status, uint32_t value, int64_t now_ns);
+
+  // Begins a step of a scan over keys. Returns a record for EndScanStep.
+  OpRecord BeginScanStep(KeyScan* scan, uint32_t client, int64_t now_ns);
+  // The step has returned these. What it says of a key is checked like a Get, but does not count as an operation. A key
+  // that is returned is one that a Get during this step might have found. A key that the whole scan has not returned is
+  // one that a Get as long as the scan might have missed: it was not there all the time. `id_of`: as IdOf. Returns what
+  // is wrong already; empty: nothing.
+  std::string EndScanStep(KeyScan* scan, OpRecord step, bool values, const std::vector<kvs::ScanRecord>& records,
+                          bool (*id_of)(std::string_view, uint32_t*), int64_t now_ns);
 
   const std::string& NameOf(uint32_t key) const { return names_[key]; }
   const OpRecord& operator[](uint32_t index) const { return records_[index]; }
@@ -56,9 +76,14 @@ class History {
   uint64_t Digest() const;
 
  private:
+  // Returns what is known of a key, by start.
+  std::vector<OpRecord> RecordsOf(uint32_t key) const;
+
   std::vector<std::string> names_;
+  std::unordered_map<std::string, uint32_t> keys_;
   std::vector<OpRecord> records_;
   std::vector<std::vector<uint32_t>> by_key_;
+  std::vector<std::vector<OpRecord>> seen_;  // by key: what scans say of it
   uint64_t count_ = 0;
 };
 

@@ -218,6 +218,7 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
     if (plan.joins && below(3) == 0) add(FaultKind::kSetReplicas, 1 + below(3));
     sort_faults();
   }
+  plan.scans = one_of(0.0, 0.003, 0.01, 0.03);
   return plan;
 }
 

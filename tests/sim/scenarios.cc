@@ -483,6 +483,87 @@ RunResult MergeInsideASplit(uint64_t point) {
   return result;
 }
 
+// ---- scans over keys
+
+// A table splits while its words are read: the headers of before, and slots of after it. The scans have asked the
+// directory before.
+RunResult KeyScanDuringASplit(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1}, &result, [point](Stage& stage) {
+    const uint32_t splitter = stage.AddClient();
+    std::vector<uint32_t> readers;
+    for (uint32_t r = 0; r < kReaders; ++r) readers.push_back(stage.AddClient());
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+    for (const uint32_t reader : readers) {
+      stage.BeginScan(reader, 1'000);
+      stage.Poll(reader, 1 + static_cast<uint32_t>(point % 2));
+    }
+    stage.set_tempo(1);
+    for (const uint32_t reader : readers) stage.Poll(reader);
+    for (const uint32_t reader : readers) stage.world().set_chaos(stage.NodeOf(reader), kLastingReads);
+    stage.set_tempo(2'500);
+    const bool held = stage.Entry(0).splitting();
+    stage.Finish(splitter);
+    return held;
+  });
+  return result;
+}
+
+// A splitter is held. A scan goes on, and finishes the birth of the child where it must.
+RunResult KeyScanBesideASplit(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t splitter = stage.AddClient(), scanner = stage.AddClient();
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+    stage.Poll(splitter, static_cast<uint32_t>(point));
+    const bool held = stage.Entry(0).splitting();
+    stage.BeginScan(scanner, 4);
+    stage.Finish(scanner);
+    return held;
+  });
+  return result;
+}
+
+// A scan is in the middle of a table, and held. The table is merged with its sibling, and the merger is held. The scan
+// goes on, and another one begins.
+RunResult KeyScanBesideAMerge(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t merger = stage.AddClient(), scanner = stage.AddClient(), other = stage.AddClient();
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, merger, keys, 0)) return false;
+    stage.Finish(merger);
+    std::vector<uint32_t> kept = keys.given();
+    kept.resize(10);
+    stage.BeginScan(scanner, 2);
+    if (!stage.PollUntil(scanner, [&] { return stage.Scanned(scanner) >= 2 + point % 8; })) return false;
+    if (!DeleteUntilMerge(stage, merger, keys, kept)) return false;
+    stage.Poll(merger, static_cast<uint32_t>(point));
+    const bool held = stage.Entry(0).merging() || stage.Entry(1).merging();
+    stage.BeginScan(other, 3);
+    stage.Finish(other);
+    stage.Finish(scanner);
+    return held;
+  });
+  return result;
+}
+
+// A step of a scan is full in the middle of keys that have one hash.
+RunResult KeyScanOfEqualHashes(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t client = stage.AddClient();
+    for (uint32_t key = 0; key < 12; ++key) (void)stage.Do(client, OpKind::kInsert, key);
+    for (uint32_t key = Stage::kFirstEqual; key < Stage::kKeys; ++key) (void)stage.Do(client, OpKind::kInsert, key);
+    stage.BeginScan(client, 1 + static_cast<uint32_t>(point));
+    stage.Finish(client);
+    return Stage::HashOf(Stage::kFirstEqual).h1 == Stage::HashOf(Stage::kKeys - 1).h1;
+  });
+  return result;
+}
+
 }  // namespace
 
 std::span<const Scenario> Scenarios() {
@@ -520,6 +601,10 @@ std::span<const Scenario> Scenarios() {
          24,
          DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
+        {"KeyScanDuringASplit", {Mutation::kKeyScanHeadersOnce, Mutation::kKeyScanOfOldTable}, 32, KeyScanDuringASplit},
+        {"KeyScanBesideASplit", {Mutation::kKeyScanOfPending}, 24, KeyScanBesideASplit},
+        {"KeyScanBesideAMerge", {Mutation::kKeyScanIgnoresFrozen, Mutation::kKeyScanBySlots}, 24, KeyScanBesideAMerge},
+        {"KeyScanOfEqualHashes", {Mutation::kKeyScanSplitsEquals}, 8, KeyScanOfEqualHashes},
     };
     for (const auto& others : {MemoryScenarios(), MirrorScenarios(), NodePointScenarios()})
       all.insert(all.end(), others.begin(), others.end());

@@ -80,6 +80,7 @@ struct ClientState {
   int64_t heartbeat_ns = 0;                             // when that was seen to grow
   int64_t posted_after_ns = 0;                          // when the one before that was seen
   int64_t lapsed_ns = -1;                               // when its lease was last over, or nearly
+  KeyScan scan;                                         // it takes some steps of it now and then
 
   bool alive() const { return client != nullptr && !process->dead; }
 };
@@ -147,6 +148,11 @@ class Simulation {
   kvs::Task<void> RunMultiGet(ClientState* state, std::vector<uint32_t> indexes);
   kvs::Task<void> RunMultiWrite(ClientState* state, std::vector<uint32_t> indexes);
   void End(uint32_t index, const Status& status, const std::string& read);
+  // Begins so many steps of the client's scan over all keys. They end sooner with its end.
+  void StartScan(ClientState& state, const kvs::ScanOptions& options, uint32_t steps);
+  kvs::Task<void> RunScan(ClientState* state, kvs::ScanOptions options, uint32_t steps);
+  // It failed: the client rests, so that others go on and time passes.
+  void Rest(const OpRecord& record);
   // Whether the operation may have waited for other views until it gave up.
   bool MayHaveWaited(const OpRecord& record) const;
   // Whether the outcome of the operation may be unknown though no queue broke.

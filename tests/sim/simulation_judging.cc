@@ -53,6 +53,7 @@ void Simulation::ReadAll() {
   if (reader == nullptr) return Violation("status", "a fresh client cannot connect in peace");
   tempo_ns_ = kUs;
   progress_ns_ = world_.now_ns();
+  StartScan(*reader, {.count = 10}, UINT32_MAX);
   for (uint32_t key = 0; Fine() && (key < plan_.keys || Busy());) {
     while (key < plan_.keys && reader->in_flight < reader->lanes)
       final_reads_.push_back(Start(*reader, OpKind::kGet, key++));

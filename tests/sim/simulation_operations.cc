@@ -22,6 +22,12 @@ void Simulation::StartOperation(ClientState& state) {
                                            OpKind::kUpdate, OpKind::kModify, OpKind::kGet,
                                            OpKind::kGet,    OpKind::kGet,    OpKind::kGet};
   const auto any = [this](const auto& kinds) { return kinds[Below(std::size(kinds))]; };
+  if (!state.scan.under_way && Chance(plan_.scans)) {
+    kvs::ScanOptions options;
+    options.count = 1 + Below(Chance(0.5) ? 10 : 200);
+    options.values = Chance(0.8);
+    return StartScan(state, options, 1 + Below(16));
+  }
   OpKind kind = any(kAll);
   uint32_t key = hot_[Below(hot_count_)];
   const bool hot = phase_ == Phase::kHot ? Chance(0.9)
@@ -168,6 +174,46 @@ kvs::Task<void> Simulation::RunMultiWrite(ClientState* state, std::vector<uint32
   for (size_t i = 0; i < indexes.size(); ++i) End(indexes[i], writes[i].status, {});
 }
 
+void Simulation::StartScan(ClientState& state, const kvs::ScanOptions& options, uint32_t steps) {
+  ++state.in_flight;
+  state.client->Spawn(RunScan(&state, options, steps));
+}
+
+kvs::Task<void> Simulation::RunScan(ClientState* state, kvs::ScanOptions options, uint32_t steps) {
+  KeyScan& scan = state->scan;
+  for (bool goes_on = true; goes_on && steps > 0; --steps) {
+    const OpRecord step = history_.BeginScanStep(&scan, state->number, world_.now_ns());
+    const uint64_t cursor = scan.cursor;
+    std::vector<kvs::ScanRecord> records;
+    const Status status = co_await state->client->ScanAsync(&scan.cursor, &records, options);
+    if (closing_ || world_.IsDead(state->process->store->node().id())) break;
+    progress_ns_ = world_.now_ns();
+    Trace("client %u scans from %016lx to %016lx: %s, %zu keys", state->number, cursor, scan.cursor,
+          status.ToString().c_str(), records.size());
+    scan.under_way = false;
+    if (!status.ok()) {
+      if (status != StatusCode::kUnavailable || !(plan_.queues_break || MayHaveWaited(step)))
+        Violation(status == StatusCode::kTimeout ? "hang" : "status", "a scan: " + status.ToString());
+      Rest(step);
+      break;
+    }
+    const std::string wrong = history_.EndScanStep(&scan, step, options.values, records, IdOf, world_.now_ns());
+    if (!wrong.empty()) Violation("scan", wrong);
+    ++result_.counts.scan_steps;
+    result_.counts.scanned_keys += records.size();
+    result_.counts.scans += scan.cursor == 0;
+    goes_on = scan.cursor != 0;
+  }
+  --state->in_flight;
+}
+
+void Simulation::Rest(const OpRecord& record) {
+  any_gave_up_ |= MayHaveWaited(record);
+  // The client does not try to reach the node for a while, so that others go on and time passes.
+  clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
+  if (Chance(0.2)) SlowDown(60 * kMs);
+}
+
 void Simulation::End(uint32_t index, const Status& status, const std::string& read) {
   const OpRecord record = history_[index];
   progress_ns_ = world_.now_ns();
@@ -199,10 +245,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
     case StatusCode::kUnavailable:
       allowed = plan_.queues_break || MayHaveWaited(record);
       ++counts.unavailable;
-      any_gave_up_ |= MayHaveWaited(record);
-      // The client does not try to reach the node for a while, so that others go on and time passes.
-      clients_[record.client - 1].rests_until_ns = world_.now_ns() + LogUniform(random_, 20 * kUs, 60 * kMs);
-      if (Chance(0.2)) SlowDown(60 * kMs);
+      Rest(record);
       break;
     case StatusCode::kOutOfMemory:
       allowed = may_be_full();

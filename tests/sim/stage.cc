@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kvs/layout/pool.h"
+#include "tests/kvs/colliding_key.h"
 #include "tests/kvs/pool_check.h"
 
 namespace surgekv_sim {
@@ -15,7 +16,6 @@ namespace {
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr uint32_t kKeys = 2'048;
 constexpr char kFabric[] = "stage";
 // A seed with which every scenario reaches its subject. That depends on where the keys lie.
 constexpr kvs::HashSeed kHashSeed{.low = 7, .high = 2};
@@ -34,9 +34,14 @@ uint32_t OperationOf(const std::string& value) {
   return value == ValueOfOperation(id) ? id : UINT32_MAX;
 }
 
+bool IsOperation(std::string_view value, uint32_t* id) {
+  *id = OperationOf(std::string(value));
+  return *id != UINT32_MAX;
+}
+
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
-  for (uint32_t key = 0; key < kKeys; ++key) names.push_back(Stage::NameOf(key));
+  for (uint32_t key = 0; key < Stage::kKeys; ++key) names.push_back(Stage::NameOf(key));
   return names;
 }
 
@@ -138,7 +143,11 @@ void Stage::KillKeeper(krcore::NodeId memory_node) {
   world_.Kill(KeepersNode(), 0);
 }
 
-std::string Stage::NameOf(uint32_t key) { return "key-" + std::to_string(key); }
+std::string Stage::NameOf(uint32_t key) {
+  if (key < kFirstEqual) return "key-" + std::to_string(key);
+  static const kvs::Hasher hasher(kHashSeed);
+  return surgekv_test::CollidingKey(hasher.secret().data(), key);
+}
 
 const kvs::KeyHash& Stage::HashOf(uint32_t key) {
   static const std::vector<kvs::KeyHash> hashes = [] {
@@ -205,6 +214,27 @@ kvs::Task<void> Stage::Operate(uint32_t c, uint32_t operation) {
       Violation(status.code() == StatusCode::kTimeout ? "hang" : "status",
                 status.ToString() + "\n" + history_.Describe(history_[operation].key));
   }
+}
+
+void Stage::BeginScan(uint32_t c, uint32_t count) {
+  ++actors_[c].in_flight;
+  actors_[c].client->Spawn(Scan(c, {.count = count}));
+}
+
+kvs::Task<void> Stage::Scan(uint32_t c, kvs::ScanOptions options) {
+  KeyScan& scan = actors_[c].scan;
+  do {
+    const OpRecord step = history_.BeginScanStep(&scan, c + 1, world_.now_ns());
+    std::vector<kvs::ScanRecord> records;
+    const Status status = co_await actors_[c].client->ScanAsync(&scan.cursor, &records, options);
+    if (!status.ok()) {
+      Violation("status", "a scan: " + status.ToString());
+      break;
+    }
+    const std::string wrong = history_.EndScanStep(&scan, step, true, records, IsOperation, world_.now_ns());
+    if (!wrong.empty()) Violation("scan", wrong);
+  } while (scan.cursor != 0);
+  --actors_[c].in_flight;
 }
 
 void Stage::BeginCompaction(uint32_t c) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "krcore/node.h"
@@ -85,7 +86,8 @@ class Stage {
   // Begins a housekeeper; one in all. It does nothing unless it is stepped.
   kvs::Housekeeper& AddHousekeeper();
 
-  // ---- operations. A key is a number.
+  // ---- operations. A key is a number. Those from kFirstEqual on have one hash.
+  static constexpr uint32_t kFirstEqual = 2'048, kKeys = kFirstEqual + 4;
   static std::string NameOf(uint32_t key);
   static const kvs::KeyHash& HashOf(uint32_t key);
   // Begins an operation and returns its number in the history. It goes on as its client is polled.
@@ -99,6 +101,11 @@ class Stage {
   krcore::StatusCode Do(uint32_t c, OpKind kind, uint32_t key);
   // Polls the client until all that it has begun has ended.
   void Finish(uint32_t c);
+  // Client c begins a scan over all keys, each step of which is to return `count`. It counts as in flight until it has
+  // ended.
+  void BeginScan(uint32_t c, uint32_t count);
+  // Returns how many keys that scan, or the last one that has ended, has returned so far.
+  size_t Scanned(uint32_t c) const { return actors_[c].scan.returned.size(); }
   // Client c begins to give memory back. This counts as in flight until it has ended; for that the others must be
   // polled.
   void BeginCompaction(uint32_t c);
@@ -133,6 +140,7 @@ class Stage {
     uint32_t lanes = 0;
     uint32_t in_flight = 0;
     bool dead = false;
+    KeyScan scan;
 
     bool alive() const { return client != nullptr && !dead; }
   };
@@ -141,6 +149,7 @@ class Stage {
   kvs::Task<krcore::Status> Get(kvs::Client& client, std::string_view key, std::string* value);
   kvs::ModifyFunction FunctionOf(uint32_t operation);
   kvs::Task<void> Operate(uint32_t c, uint32_t operation);
+  kvs::Task<void> Scan(uint32_t c, kvs::ScanOptions options);
   kvs::Task<void> Compact(uint32_t c);
   kvs::Task<void> Drain(uint32_t c, krcore::NodeId node);
   const std::byte* At(kvs::GlobalAddress address) const {

@@ -93,6 +93,9 @@ class FakeClient final : public kvs::Client {
   const kvs::ClientStats& stats() const override { return stats_; }
   const kvs::ClientTimes& times() const override { return times_; }
   size_t connection_bytes() const override { return 4096; }
+  kvs::Task<kvs::Status> ScanAsync(uint64_t*, std::vector<kvs::ScanRecord>*, kvs::ScanOptions) override {
+    co_return kvs::StatusCode::kUnsupported;
+  }
   kvs::Task<kvs::Status> CompactAsync(kvs::CompactOptions, kvs::CompactReport*) override {
     co_return kvs::Status::Ok();
   }

@@ -203,6 +203,19 @@ struct Modification {
 // It runs on the client's thread, in any call of the client. It must not use the client, block or throw.
 using ModifyFunction = std::function<Modification(std::optional<std::string_view> value)>;
 
+struct ScanOptions {
+  // The call returns so many keys, or more where hashes are equal, or fewer. It reads a whole subtable in any case, so
+  // small counts make a scan slow.
+  uint32_t count = 1'000;
+  // It returns fewer as soon as these have so many bytes. One key is always returned, however large its value.
+  uint64_t max_bytes = uint64_t{1} << 20;
+  bool values = true;  // false: keys alone
+};
+
+struct ScanRecord {
+  std::string key, value;
+};
+
 enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
 
 // One of the writes of a MultiWrite.
@@ -228,6 +241,7 @@ class Client : public krcore::OfOneProcess {
   virtual Status Modify(std::string_view key, const ModifyFunction& function);
   Status CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
                        std::optional<std::string_view> desired);  // kExists, kNotFound
+  virtual Status Scan(uint64_t* cursor, std::vector<ScanRecord>* records, const ScanOptions& options = {});
   virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   virtual Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
   virtual Status UndrainNode(krcore::NodeId node);
@@ -265,6 +279,14 @@ class Client : public krcore::OfOneProcess {
   // ClientOptions::max_in_flight writes go in groups, one after the other. They are not a transaction and have no
   // order, even those of one key.
   virtual Task<void> MultiWriteAsync(std::span<WriteRequest> writes) = 0;
+  // Takes the next step of a scan over all keys. A scan begins with *cursor 0. Each call returns some keys in *records,
+  // perhaps none, in no useful order, and sets *cursor for the next call. The scan ends with the call that sets it to
+  // 0.
+  //   A key that is there during the whole scan is returned exactly once, whatever else goes on meanwhile. Any other
+  //   key is returned once at most. A value that is returned was the key's at some moment during the call.
+  // A scan is no snapshot: each call sees the store as it is then. Nobody holds a cursor. It is good for ever and for
+  // all clients of the store, and it only grows until the end. If the call fails, *cursor stays, and *records is empty.
+  virtual Task<Status> ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
   // Ends when there is nothing left to gain. A client begins this by itself when memory is short, a client was found
