@@ -1,4 +1,4 @@
-// surge: shows what is on a fabric. docs/operating.md.
+// surge: shows what is on a fabric, and copies a store to a file and back. docs/operating.md.
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -12,10 +12,15 @@
 #include "cli/stop_signal.h"
 #include "krcore/clock.h"
 #include "krcore/node.h"
+#include "tools/surge/backup.h"
 #include "tools/surge/cluster.h"
 
 DEFINE_bool(watch, false, "Repeat every two seconds, until SIGINT (Ctrl-C)");
 DEFINE_bool(json, false, "Print one JSON object per line, for programs");
+DEFINE_string(out, "", "backup: the file to write");
+DEFINE_bool(overwrite, false, "backup: replace the file if it exists");
+DEFINE_string(in, "", "restore: the file to read");
+DEFINE_bool(check, false, "restore: only read the file and check it; no store is needed");
 
 namespace surge {
 namespace {
@@ -31,13 +36,26 @@ const cli::Program& ProgramDescription() {
   static const cli::Program program{
       .name = "surge",
       .summary =
-          "Shows the state of a fabric: its nodes, their memory, their workers and their rates. It reads all this\n"
-          "by one-sided verbs, so it costs the nodes no CPU time and does not wait for dead nodes.",
-      .usage = "surge status --fabric=NAME [--watch] [--json]",
-      .flags = {"fabric", "watch", "json", "rnic", "fabric_address", "rnic_port", "control_plane", "log"},
+          "status: shows the state of a fabric: its nodes, their memory, their workers and their rates. It reads all\n"
+          "this by one-sided verbs, so it costs the nodes no CPU time and does not wait for dead nodes.\n"
+          "backup: writes all keys and values of the store to a file. Others may write meanwhile. Then the file is no\n"
+          "snapshot: of a key that changes it has one of the values that the key has during the backup, or none if\n"
+          "the key is not there all the time.\n"
+          "restore: writes all keys and values of such a file to a store, of any size and number of memory nodes.\n"
+          "Keys that are there already get the file's values; other keys stay. A damaged file is refused where the\n"
+          "damage begins, and what comes before it stays restored; --check tells in advance.",
+      .usage =
+          "surge status --fabric=NAME [--watch] [--json]\n"
+          "       surge backup --fabric=NAME --out=FILE [--overwrite]\n"
+          "       surge restore --fabric=NAME --in=FILE\n"
+          "       surge restore --in=FILE --check",
+      .flags = {"fabric", "watch", "json", "out", "overwrite", "in", "check", "rnic", "fabric_address", "rnic_port",
+                "control_plane", "operation_timeout_ms", "open_timeout_ms", "log"},
       .examples =
           "surge status --fabric=demo\n"
-          "surge status --fabric=demo --json | python3 -m json.tool",
+          "surge status --fabric=demo --json | python3 -m json.tool\n"
+          "surge backup --fabric=demo --out=demo.backup\n"
+          "surge restore --fabric=new --in=demo.backup",
       .max_arguments = 1,
       .short_options = "",
       .short_help = "",
@@ -89,11 +107,20 @@ int ShowStatus() {
 }  // namespace surge
 
 int main(int argc, char** argv) {
+  constexpr const char* kCommands = "expected surge status, backup or restore";
   const cli::CommandLine line = cli::ParseFlags(surge::ProgramDescription(), argc, argv);
-  if (line.arguments.empty()) return cli::FailUsage("no command given; expected surge status --fabric=NAME");
-  if (line.arguments[0] != "status") return cli::FailUsage(line.arguments[0] + ": unknown command; expected status");
-  // Nodes of verbs and lite are clients of krcore's memory nodes.
-  for (const krcore::Status& status : {cli::CheckFabricFlags(), cli::CheckControlPlane({"krcore", "kernel"})})
+  if (line.arguments.empty()) return cli::FailUsage(std::string("no command given; ") + kCommands);
+  const std::string& command = line.arguments[0];
+  const bool backs_up = command == "backup", restores = command == "restore";
+  if (command != "status" && !backs_up && !restores) return cli::FailUsage(command + ": unknown command; " + kCommands);
+  if (backs_up && FLAGS_out.empty()) return cli::FailUsage("--out is missing: the file to write");
+  if (restores && FLAGS_in.empty()) return cli::FailUsage("--in is missing: the file to read");
+  if (restores && FLAGS_check) return surge::Restore(FLAGS_in, /*check_only=*/true);
+  // Nodes of verbs and lite are clients of krcore's memory nodes: they are not looked at, but a backup may be one.
+  const krcore::Status plane =
+      command == "status" ? cli::CheckControlPlane({"krcore", "kernel"}) : cli::CheckClientFlags();
+  for (const krcore::Status& status : {cli::CheckFabricFlags(), plane})
     if (!status.ok()) return cli::FailUsage(status.message());
-  return surge::ShowStatus();
+  if (backs_up) return surge::Backup(FLAGS_out, FLAGS_overwrite);
+  return restores ? surge::Restore(FLAGS_in, /*check_only=*/false) : surge::ShowStatus();
 }
