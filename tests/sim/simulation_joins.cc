@@ -186,7 +186,11 @@ std::string Simulation::Lacking() const {
       text += "pool " + std::to_string(view.pool) + " has " + std::to_string(view.chain.size()) + " replicas\n";
     }
   }
-  if (kvs::Configuration next = now; now.active && next.RemoveExcess()) text += "a pool has too many replicas\n";
+  // A keeper whose node was removed leaves the others alone.
+  const bool any_keeps = std::ranges::any_of(
+      joiners_, [](const Joiner& joiner) { return joiner.alive() && joiner.state != kvs::ReplicaState::kRemoved; });
+  if (kvs::Configuration next = now; any_keeps && now.active && next.RemoveExcess())
+    text += "a pool has too many replicas\n";
   return text;
 }
 

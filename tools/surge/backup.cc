@@ -114,7 +114,7 @@ int Backup(const std::string& path, bool overwrite) {
     progress.Show(static_cast<double>(cursor) * 0x1p-64, file.records(), file.raw_bytes());
   } while (cursor != 0);
   if (const Status status = file.Finish(); !status.ok()) return cli::Fail(status);
-  std::printf("backup of fabric %s: %s; %s has %s\n", FLAGS_fabric.c_str(),
+  std::printf("backup of fabric %s: %s;\n%s has %s\n", FLAGS_fabric.c_str(),
               progress.Summary(file.records(), file.raw_bytes()).c_str(), path.c_str(),
               cli::FormatSize(file.file_bytes()).c_str());
   return 0;

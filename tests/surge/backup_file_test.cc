@@ -1,0 +1,244 @@
+// The file of `surge backup`: what was written comes back, and a file that is not whole is refused, whatever happened
+// to it. Nothing that comes before the refusal is wrong.
+#include "tools/surge/backup_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvs/client.h"
+
+namespace surge {
+namespace {
+
+using krcore::StatusCode;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class BackupFileTest : public ::testing::Test {
+ protected:
+  using Records = std::vector<std::pair<std::string, std::string>>;
+
+  BackupFileTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "surgekv-backup-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~BackupFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name = "file") const { return folder_ / name; }
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    return names;
+  }
+  static std::string Bytes(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void SetBytes(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  static void WriteFile(const std::string& path, const Records& records, bool overwrite = false) {
+    auto writer = BackupWriter::Create(path, overwrite);
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    for (const auto& [key, value] : records) ASSERT_TRUE((*writer)->Add(key, value).ok());
+    const Status finished = (*writer)->Finish();
+    ASSERT_TRUE(finished.ok()) << finished.ToString();
+    EXPECT_EQ((*writer)->records(), records.size());
+  }
+  // Returns how reading ends, and adds what was read before.
+  static Status ReadFile(const std::string& path, Records* records, std::vector<uint64_t>* blocks = nullptr) {
+    auto reader = BackupReader::Open(path);
+    if (!reader.ok()) return reader.status();
+    std::vector<BackupReader::Record> block;
+    for (;;) {
+      if (blocks != nullptr) blocks->push_back((*reader)->offset());
+      const Status status = (*reader)->Next(&block);
+      if (!status.ok() || block.empty()) return status;
+      for (const BackupReader::Record& record : block) records->emplace_back(record.key, record.value);
+    }
+  }
+  // Three blocks that take little space.
+  static Records ThreeBlocks(char fill) {
+    Records records;
+    for (const char* key : {"a", "b", "c"}) records.emplace_back(key, std::string(size_t{1} << 20, fill));
+    return records;
+  }
+  // The file is refused, and what was read before is the beginning of `whole`.
+  static void ExpectRefused(const std::string& path, const Records& whole, const std::string& what) {
+    Records read;
+    const Status status = ReadFile(path, &read);
+    ASSERT_FALSE(status.ok()) << what;
+    ASSERT_LE(read.size(), whole.size()) << what;
+    ASSERT_TRUE(std::equal(read.begin(), read.end(), whole.begin())) << what;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(BackupFileTest, WhatWasWrittenComesBackInOrder) {
+  Records records = {{"key", "value"}, {"empty", ""}, {std::string("\0\xff", 2), std::string(100, '\0')}};
+  for (int i = 0; i < 30'000; ++i) records.emplace_back("key-" + std::to_string(i), std::string(i % 300, 'v'));
+  records.emplace_back(std::string(kvs::kMaxKeyBytes, 'k'), std::string(kvs::kMaxValueBytes, 'v'));
+  records.emplace_back("last", "one");
+  WriteFile(Path(), records);
+  Records read;
+  std::vector<uint64_t> blocks;
+  const Status status = ReadFile(Path(), &read, &blocks);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  EXPECT_TRUE(read == records);
+  EXPECT_GT(blocks.size(), 4u);
+  EXPECT_THAT(Files(), ElementsAre("file"));
+}
+
+TEST_F(BackupFileTest, AnEmptyStoreHasABackupToo) {
+  WriteFile(Path(), {});
+  Records read;
+  EXPECT_TRUE(ReadFile(Path(), &read).ok());
+  EXPECT_THAT(read, IsEmpty());
+}
+
+TEST_F(BackupFileTest, AFlippedBitInAnyByteIsNoticed) {
+  const Records records = ThreeBlocks('z');
+  WriteFile(Path(), records);
+  const std::string whole = Bytes(Path());
+  ASSERT_LT(whole.size(), 1'000u);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 1 << at % 8);
+    SetBytes(Path(), bytes);
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), records, "byte " + std::to_string(at)));
+  }
+}
+
+TEST_F(BackupFileTest, AFileThatWasCutAnywhereIsNoticedAndSoIsOneWithMoreBehind) {
+  const Records records = ThreeBlocks('z');
+  WriteFile(Path(), records);
+  const std::string whole = Bytes(Path());
+  for (size_t length = 0; length < whole.size(); ++length) {
+    SetBytes(Path(), whole.substr(0, length));
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), records, "length " + std::to_string(length)));
+  }
+  SetBytes(Path(), whole + '\0');
+  ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), records, "longer"));
+}
+
+TEST_F(BackupFileTest, BlocksAtAnotherPlaceOrOfAnotherFileAreNoticed) {
+  const Records records = ThreeBlocks('z');
+  WriteFile(Path(), records);
+  WriteFile(Path("other"), ThreeBlocks('y'));
+  const std::string whole = Bytes(Path()), other = Bytes(Path("other"));
+  std::vector<uint64_t> begin;
+  Records read;
+  ASSERT_TRUE(ReadFile(Path(), &read, &begin).ok());
+  ASSERT_EQ(begin.size(), 4u);
+  const auto block = [&begin](const std::string& file, size_t i) {
+    return file.substr(begin[i], begin[i + 1] - begin[i]);
+  };
+  ASSERT_EQ(block(whole, 0).size(), block(whole, 1).size());
+  const std::string head = whole.substr(0, begin[0]), end = whole.substr(begin[3]);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"exchanged", head + block(whole, 1) + block(whole, 0) + block(whole, 2) + end},
+      {"left out", head + block(whole, 0) + block(whole, 2) + end},
+      {"twice", head + block(whole, 0) + block(whole, 0) + block(whole, 2) + end},
+      {"none", head + end},
+      {"another file's block", head + block(whole, 0) + block(other, 1) + block(whole, 2) + end},
+      {"another file's end", whole.substr(0, begin[3]) + other.substr(other.size() - 32)},
+  };
+  for (const auto& [what, bytes] : cases) {
+    SetBytes(Path(), bytes);
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), records, what));
+  }
+}
+
+TEST_F(BackupFileTest, ARefusalSaysWhere) {
+  WriteFile(Path(), ThreeBlocks('z'));
+  const std::string whole = Bytes(Path());
+  std::vector<uint64_t> begin;
+  Records read;
+  ASSERT_TRUE(ReadFile(Path(), &read, &begin).ok());
+  std::string bytes = whole;
+  bytes[begin[1] + 40] ^= 1;
+  SetBytes(Path(), bytes);
+  read.clear();
+  Status status = ReadFile(Path(), &read);
+  EXPECT_EQ(status, StatusCode::kCorrupt);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is damaged at byte " + std::to_string(begin[1]) + ": "));
+  EXPECT_EQ(read.size(), 1u);
+  SetBytes(Path(), whole.substr(0, begin[2] + 50));
+  status = ReadFile(Path(), &read);
+  EXPECT_EQ(status, StatusCode::kCorrupt);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is cut at byte " + std::to_string(begin[2] + 50)));
+}
+
+TEST_F(BackupFileTest, OtherFilesAndOtherVersionsAreRefused) {
+  Records read;
+  EXPECT_EQ(ReadFile(Path("absent"), &read), StatusCode::kInvalidArgument);
+  SetBytes(Path(), std::string(100, 'x'));
+  EXPECT_EQ(ReadFile(Path(), &read), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadFile(folder_, &read), StatusCode::kInternal) << "a folder";
+}
+
+TEST_F(BackupFileTest, AnExistingFileIsReplacedOnlyIfThatIsWanted) {
+  WriteFile(Path(), {{"old", "1"}});
+  EXPECT_EQ(BackupWriter::Create(Path(), false).status(), StatusCode::kExists);
+  // One that is made meanwhile is not replaced either.
+  auto late = BackupWriter::Create(Path("late"), false);
+  ASSERT_TRUE(late.ok());
+  SetBytes(Path("late"), "another's");
+  EXPECT_FALSE((*late)->Finish().ok());
+  late->reset();
+  EXPECT_EQ(Bytes(Path("late")), "another's");
+  WriteFile(Path(), {{"new", "2"}}, true);
+  Records read;
+  ASSERT_TRUE(ReadFile(Path(), &read).ok());
+  EXPECT_EQ(read.front().first, "new");
+  EXPECT_THAT(Files(), testing::UnorderedElementsAre("file", "late"));
+}
+
+TEST_F(BackupFileTest, WithoutItsEndNothingIsLeft) {
+  {
+    auto writer = BackupWriter::Create(Path(), false);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE((*writer)->Add("key", std::string(size_t{2} << 20, 'v')).ok());
+    EXPECT_THAT(Files(), ElementsAre(testing::StartsWith("file.partial-")));
+  }
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+TEST_F(BackupFileTest, AFullDiskIsToldAndLeavesNothing) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit limit{size_t{64} << 10, before.rlim_max};
+  ASSERT_NE(signal(SIGXFSZ, SIG_IGN), SIG_ERR);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  Status status;
+  {
+    auto writer = BackupWriter::Create(Path(), false);
+    ASSERT_TRUE(writer.ok());
+    uint64_t random = 1;
+    for (int i = 0; i < 1'000 && status.ok(); ++i) {
+      std::string value(1'000, '\0');
+      for (char& byte : value) byte = static_cast<char>((random = random * 6364136223846793005 + 1) >> 56);
+      status = (*writer)->Add(std::to_string(i), value);
+    }
+    if (status.ok()) status = (*writer)->Finish();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(status.ToString(), HasSubstr("writing: File too large"));
+  EXPECT_THAT(Files(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace surge
