@@ -68,11 +68,14 @@ Task<Status> Scanner::Scan(uint64_t* cursor, ScanOptions options, std::vector<Sc
 }
 
 Task<Step> Scanner::ReadPage(Operation& op, Page* page, std::vector<ScanRecord>* records) {
+  op.torn = false;
   KVS_CO_RETURN_UNLESS_OK(co_await ReadTable(op, page));
+  KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(op, page));
+  Cut(op, page);
   co_return co_await ReadRecords(op, *page, records);
 }
 
-// Finds what the call returns: from page->begin on, in the table of that position.
+// Finds what the table of the cursor holds.
 Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
   // [Scan 1]
   TableRef table;
@@ -88,7 +91,7 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
   // [Scan 2]
   const SubtableGeometry& geometry = common_.shape.geometry;
   LargeBuffer& buffer = op.large_read;
-  if (!buffer.Grow(common_.node, geometry.bytes() + geometry.slots() * sizeof(BlockHeader))) co_return Step::kFull;
+  if (!buffer.Grow(common_.node, geometry.bytes())) co_return Step::kFull;
   const std::span<std::byte> image(buffer.memory.get(), geometry.bytes());
   const auto image_bytes = static_cast<uint32_t>(image.size());
   const uint32_t lkey = buffer.region->lkey();
@@ -103,41 +106,55 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
   }
 
   // [Scan 3]
-  uint32_t depth = table.entry.depth();
+  page->depth = table.entry.depth();
   if (!op.merge.engaged()) {
     if (!Mutated(Mutation::kKeyScanHeadersOnce)) op.batch.Read(table.address, image.data(), image_bytes, lkey);
     KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
     const auto fitting = DepthOf(image, geometry, op.hash.h1);
-    if (!fitting && !Mutated(Mutation::kKeyScanOfOldTable)) {
+    if (Mutated(Mutation::kKeyScanOfOldTable)) co_return Step::kOk;
+    if (!fitting) {
       op.again = Again::kAtOnce;
       co_return Step::kRestart;
     }
-    if (!Mutated(Mutation::kKeyScanOfOldTable)) depth = *fitting;
+    page->depth = *fitting;
   }
+  co_return Step::kOk;
+}
 
-  // [Scan 4] The headers of blocks have the hashes, and the lengths.
-  auto* const headers = reinterpret_cast<BlockHeader*>(buffer.memory.get() + image.size());
+// [Scan 4] The headers of blocks have the hashes, and the lengths. Drops what is before the cursor, or in another
+// table.
+Task<Step> Scanner::ReadHashes(Operation& op, Page* page) {
+  std::vector<Found>& found = page->found;
+  LargeBuffer& buffer = op.large_read;
+  if (!buffer.Grow(common_.node, found.size() * sizeof(BlockHeader))) co_return Step::kFull;
+  auto* const headers = reinterpret_cast<BlockHeader*>(buffer.memory.get());
   for (size_t i = 0; i < found.size();) {
     for (const size_t end = std::min(found.size(), i + kBlocksAtOnce); i < end; ++i) {
-      op.batch.Read(found[i].slot.block(), &headers[i], sizeof(BlockHeader), lkey);
+      op.batch.Read(found[i].slot.block(), &headers[i], sizeof(BlockHeader), buffer.region->lkey());
     }
     KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   }
-  const BucketHeader range(depth, op.hash.Suffix(depth), 0);
-  const uint64_t begin = Reversed(range.suffix());
+  const BucketHeader range(page->depth, op.hash.Suffix(page->depth), 0);
   size_t kept = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     const BlockHeader& header = headers[i];
     const uint64_t bytes =
         page->options.values ? BlockBytes(header.key_bytes, header.value_bytes) : BlockBytes(header.key_bytes, 0);
     if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Step::kRestart;  // torn
-    const uint64_t position = Mutated(Mutation::kKeyScanBySlots) ? begin + (uint64_t{i} << 31) : Reversed(header.hash);
+    const uint64_t position =
+        Mutated(Mutation::kKeyScanBySlots) ? Reversed(range.suffix()) + (uint64_t{i} << 31) : Reversed(header.hash);
     if (position < page->begin || !range.Fits(header.hash)) continue;
     found[kept++] = {found[i].slot, position, static_cast<uint32_t>(bytes)};
   }
   found.resize(kept);
-  std::ranges::sort(found, {}, &Found::position);
+  co_return Step::kOk;
+}
 
+// Keeps the first ones, as many as the call returns, and finds the first position that was not looked at: after the
+// last hash, or where the next table begins. After the last table, that is 0.
+void Scanner::Cut(const Operation& op, Page* page) {
+  std::vector<Found>& found = page->found;
+  std::ranges::sort(found, {}, &Found::position);
   size_t count = 0;
   uint64_t bytes = 0;
   for (; count < found.size(); bytes += found[count++].bytes) {
@@ -145,12 +162,13 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
     const bool equal = count > 0 && found[count].position == found[count - 1].position;
     if (count > 0 && full && (!equal || Mutated(Mutation::kKeyScanSplitsEquals))) break;
   }
-  // The first position that was not looked at: after the last hash, or that of the next table; 0 after the last table.
-  page->end = count < found.size() ? found[count - 1].position + 1
-              : depth == 0         ? 0
-                                   : begin + (uint64_t{1} << (64 - depth));
+  page->end = 0;
+  if (count < found.size()) {
+    page->end = found[count - 1].position + 1;
+  } else if (page->depth > 0) {
+    page->end = Reversed(op.hash.Suffix(page->depth)) + (uint64_t{1} << (64 - page->depth));
+  }
   found.resize(count);
-  co_return Step::kOk;
 }
 
 // [Scan 5]

@@ -37,10 +37,13 @@ class Scanner : private Part {
   struct Page {
     uint64_t begin = 0, end = 0;  // cursors
     ScanOptions options;
-    std::vector<Found> found;  // in order
+    uint32_t depth = 0;        // of the table
+    std::vector<Found> found;  // at first, all that the table holds; in the end, what the call returns, in order
   };
   Task<Step> ReadPage(Operation& op, Page* page, std::vector<ScanRecord>* records);
   Task<Step> ReadTable(Operation& op, Page* page);
+  Task<Step> ReadHashes(Operation& op, Page* page);
+  static void Cut(const Operation& op, Page* page);
   Task<Step> ReadRecords(Operation& op, const Page& page, std::vector<ScanRecord>* records);
 
   Operations& operations_;

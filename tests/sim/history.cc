@@ -1,6 +1,7 @@
 #include "tests/sim/history.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -146,7 +147,9 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
 }
 
 std::string History::Describe(uint32_t key) const {
-  std::string text = "history of " + NameOf(key) + " (count and microsecond of start and end, client, operation):\n";
+  const bool readable = std::ranges::all_of(NameOf(key), [](unsigned char c) { return std::isprint(c) != 0; });
+  std::string text = "history of " + (readable ? NameOf(key) : "key " + std::to_string(key)) +
+                     " (count and microsecond of start and end, client, operation):\n";
   for (const OpRecord& r : RecordsOf(key)) {
     char line[160];
     std::string values = std::to_string(r.value);
