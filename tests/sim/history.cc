@@ -37,11 +37,6 @@ bool IdOf(std::string_view value, uint32_t* id) {
   return value == ValueOf(*id);
 }
 
-History::History(std::vector<std::string> names)
-    : names_(std::move(names)), by_key_(names_.size()), seen_(names_.size()) {
-  for (uint32_t key = 0; key < names_.size(); ++key) keys_[names_[key]] = key;
-}
-
 OpRecord History::BeginScanStep(KeyScan* scan, uint32_t client, int64_t now_ns) {
   OpRecord step;
   step.client = client;
@@ -56,6 +51,9 @@ std::string History::EndScanStep(KeyScan* scan, OpRecord step, bool values, cons
                                  bool (*id_of)(std::string_view, uint32_t*), int64_t now_ns) {
   step.end = ++count_;
   step.end_ns = now_ns;
+  if (keys_.empty()) {
+    for (uint32_t key = 0; key < names_.size(); ++key) keys_[names_[key]] = key;
+  }
   for (const kvs::ScanRecord& record : records) {
     const auto found = keys_.find(record.key);
     if (found == keys_.end()) return "a scan returned a key that nobody wrote: " + record.key;
@@ -70,14 +68,15 @@ std::string History::EndScanStep(KeyScan* scan, OpRecord step, bool values, cons
   step.start_ns = scan->start_ns;
   step.status = StatusCode::kNotFound;
   step.value = 0;
-  for (step.key = 0; step.key < seen_.size(); ++step.key) {
+  for (step.key = 0; step.key < names_.size(); ++step.key) {
     if (!scan->returned.contains(step.key)) seen_[step.key].push_back(step);
   }
   return {};
 }
 
 std::vector<OpRecord> History::RecordsOf(uint32_t key) const {
-  std::vector<OpRecord> all = seen_[key];
+  const auto seen = seen_.find(key);
+  std::vector<OpRecord> all = seen != seen_.end() ? seen->second : std::vector<OpRecord>();
   for (const uint32_t index : by_key_[key]) all.push_back(records_[index]);
   std::ranges::stable_sort(all, {}, &OpRecord::start);
   return all;
@@ -185,7 +184,7 @@ uint64_t History::Digest() const {
     add(uint64_t{r.key} << 32 | uint64_t{static_cast<uint8_t>(r.kind)} << 8 | static_cast<uint8_t>(r.status));
   };
   for (const OpRecord& r : records_) add_record(r);
-  for (const auto& of_key : seen_) {
+  for (const auto& [key, of_key] : seen_) {
     for (const OpRecord& r : of_key) add_record(r);
   }
   return digest;

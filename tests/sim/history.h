@@ -5,6 +5,7 @@
 #define TESTS_SIM_HISTORY_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -46,7 +47,7 @@ struct KeyScan {
 
 class History {
  public:
-  explicit History(std::vector<std::string> names);
+  explicit History(std::vector<std::string> names) : names_(std::move(names)), by_key_(names_.size()) {}
 
   // Begins an operation and returns its index.
   uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
@@ -80,10 +81,10 @@ class History {
   std::vector<OpRecord> RecordsOf(uint32_t key) const;
 
   std::vector<std::string> names_;
-  std::unordered_map<std::string, uint32_t> keys_;
+  std::unordered_map<std::string, uint32_t> keys_;  // by name; made for the first scan
   std::vector<OpRecord> records_;
   std::vector<std::vector<uint32_t>> by_key_;
-  std::vector<std::vector<OpRecord>> seen_;  // by key: what scans say of it
+  std::map<uint32_t, std::vector<OpRecord>> seen_;  // by key: what scans say of it
   uint64_t count_ = 0;
 };
 
