@@ -11,7 +11,7 @@ namespace cli {
 
 inline constexpr int kExitFailure = 1;       // the run failed
 inline constexpr int kExitUsage = 2;         // the command line is wrong; nothing was done
-inline constexpr int kExitInterrupt = 130;   // stopped by a second Ctrl-C, without cleaning up
+inline constexpr int kExitInterrupt = 130;   // stopped by a signal before its end
 inline constexpr int kExitClosedPipe = 141;  // nobody reads its output any more: as if SIGPIPE had ended it
 
 // Prints "NAME: message" on stderr, and returns the exit status for main to return, so that everything main owns is

@@ -265,6 +265,7 @@ void ClientCore::Idle(uint32_t rounds) {
 }
 
 Task<Status> ClientCore::ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) {
+  records->clear();
   if (forked()) co_return OpenedBeforeFork();
   co_return co_await table_.scanner.Scan(cursor, options, records);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "kvs/layout/block.h"
@@ -35,7 +36,7 @@ std::optional<uint32_t> DepthOf(std::span<const std::byte> image, const Subtable
     BucketHeader header;
     std::memcpy(&header, image.data() + BucketOffset(bucket), sizeof(header));
     if (!header.Fits(h1)) return std::nullopt;
-    depth = std::max(depth, header.depth());
+    if (bucket == 0 || !Mutated(Mutation::kKeyScanOfFirstHeader)) depth = std::max(depth, header.depth());
   }
   return depth;
 }
@@ -54,7 +55,11 @@ Task<Status> Scanner::Scan(uint64_t* cursor, ScanOptions options, std::vector<Sc
   Page page{.begin = *cursor, .options = options};
   for (;; co_await operations_.BackOff(op)) {
     records->clear();
-    if (op.attempt > 0 && operations_.OutOfTime(op)) co_return TimeoutCode(op);
+    if (op.attempt > 0 && operations_.OutOfTime(op)) {
+      if (!op.torn) co_return TimeoutCode(op);
+      co_return Status(StatusCode::kCorrupt, "the checksum of the block at byte " + std::to_string(page.torn.offset) +
+                                                 " of memory node " + std::to_string(page.torn.node) + " is wrong");
+    }
     if (op.batch.Stale()) [[unlikely]]
       operations_.BeginAgain(op);
     const Step step = co_await ReadPage(op, &page, records);
@@ -72,7 +77,7 @@ Task<Step> Scanner::ReadPage(Operation& op, Page* page, std::vector<ScanRecord>*
   KVS_CO_RETURN_UNLESS_OK(co_await ReadTable(op, page));
   KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(op, page));
   Cut(op, page);
-  co_return co_await ReadRecords(op, *page, records);
+  co_return co_await ReadRecords(op, page, records);
 }
 
 // Finds what the table of the cursor holds.
@@ -140,7 +145,7 @@ Task<Step> Scanner::ReadHashes(Operation& op, Page* page) {
     const BlockHeader& header = headers[i];
     const uint64_t bytes =
         page->options.values ? BlockBytes(header.key_bytes, header.value_bytes) : BlockBytes(header.key_bytes, 0);
-    if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Step::kRestart;  // torn
+    if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Torn(op, page, found[i].slot);
     const uint64_t position =
         Mutated(Mutation::kKeyScanBySlots) ? Reversed(range.suffix()) + (uint64_t{i} << 31) : Reversed(header.hash);
     if (position < page->begin || !range.Fits(header.hash)) continue;
@@ -171,39 +176,44 @@ void Scanner::Cut(const Operation& op, Page* page) {
   found.resize(count);
 }
 
+Step Scanner::Torn(Operation& op, Page* page, Slot slot) {
+  ++common_.stats.checksum_retries;
+  op.torn = true;
+  page->torn = slot.block();
+  return Step::kRestart;
+}
+
 // [Scan 5]
-Task<Step> Scanner::ReadRecords(Operation& op, const Page& page, std::vector<ScanRecord>* records) {
+Task<Step> Scanner::ReadRecords(Operation& op, Page* page, std::vector<ScanRecord>* records) {
   LargeBuffer& buffer = op.large_read;
   uint64_t bytes = 0;
-  for (const Found& found : page.found) bytes += found.bytes;
+  for (const Found& found : page->found) bytes += found.bytes;
   if (!buffer.Grow(common_.node, bytes)) co_return Step::kFull;
   std::byte* to = buffer.memory.get();
-  for (size_t i = 0; i < page.found.size();) {
-    for (const size_t end = std::min(page.found.size(), i + kBlocksAtOnce); i < end; ++i) {
-      op.batch.Read(page.found[i].slot.block(), to, page.found[i].bytes, buffer.region->lkey());
-      to += page.found[i].bytes;
+  for (size_t i = 0; i < page->found.size();) {
+    for (const size_t end = std::min(page->found.size(), i + kBlocksAtOnce); i < end; ++i) {
+      op.batch.Read(page->found[i].slot.block(), to, page->found[i].bytes, buffer.region->lkey());
+      to += page->found[i].bytes;
     }
     KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
   }
   const std::byte* from = buffer.memory.get();
   size_t first_equal = 0;  // of the records that have the same hash as the one before
-  for (size_t i = 0; i < page.found.size(); from += page.found[i++].bytes) {
+  for (size_t i = 0; i < page->found.size(); from += page->found[i++].bytes) {
     const BlockView block(from);
-    if (i > 0 && page.found[i].position != page.found[i - 1].position) first_equal = records->size();
+    if (i > 0 && page->found[i].position != page->found[i - 1].position) first_equal = records->size();
     // Without the value the checksum says nothing, but the hash does.
-    const uint64_t length = page.options.values ? block.bytes() : BlockBytes(block.header().key_bytes, 0);
-    const bool fits = length <= page.found[i].bytes;
-    const bool intact = page.options.values ? block.Intact(page.found[i].bytes)
-                                            : fits && common_.shape.hasher(block.key()).h1 == block.header().hash;
+    const uint64_t length = page->options.values ? block.bytes() : BlockBytes(block.header().key_bytes, 0);
+    const bool fits = length <= page->found[i].bytes;
+    const bool intact = page->options.values ? block.Intact(page->found[i].bytes)
+                                             : fits && common_.shape.hasher(block.key()).h1 == block.header().hash;
     if (!intact && !(fits && Mutated(Mutation::kNoChecksum))) {
-      ++common_.stats.checksum_retries;
-      op.torn = true;
-      co_return Step::kRestart;
+      co_return Torn(op, page, page->found[i].slot);
     }
     // A key that was deleted and inserted again while the table was read may be in two slots.
     const auto equals = std::span(*records).subspan(first_equal);
     if (std::ranges::find(equals, block.key(), &ScanRecord::key) != equals.end()) continue;
-    records->push_back({std::string(block.key()), std::string(page.options.values ? block.value() : "")});
+    records->push_back({std::string(block.key()), std::string(page->options.values ? block.value() : "")});
   }
   co_return Step::kOk;
 }

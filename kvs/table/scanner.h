@@ -38,13 +38,15 @@ class Scanner : private Part {
     uint64_t begin = 0, end = 0;  // cursors
     ScanOptions options;
     uint32_t depth = 0;        // of the table
+    GlobalAddress torn;        // the block whose checksum was wrong last
     std::vector<Found> found;  // at first, all that the table holds; in the end, what the call returns, in order
   };
   Task<Step> ReadPage(Operation& op, Page* page, std::vector<ScanRecord>* records);
   Task<Step> ReadTable(Operation& op, Page* page);
   Task<Step> ReadHashes(Operation& op, Page* page);
   static void Cut(const Operation& op, Page* page);
-  Task<Step> ReadRecords(Operation& op, const Page& page, std::vector<ScanRecord>* records);
+  Task<Step> ReadRecords(Operation& op, Page* page, std::vector<ScanRecord>* records);
+  Step Torn(Operation& op, Page* page, Slot slot);
 
   Operations& operations_;
   Directory& directory_;

@@ -119,6 +119,18 @@ class BackupTest(FabricCase):
         self.assertEqual(self.file.read_text("utf-8"), "precious")
         self.assertEqual([path.name for path in self.folder.glob("*partial*")], [])
 
+    def test_a_signal_stops_it_and_leaves_no_file(self):
+        self.start_memnode(1, "--metaserver", "--memory=1G")
+        self.ycsb("load", self.fabric, "workloada", "-p", "recordcount=1000000")
+        with subprocess.Popen([BIN / "surge", "backup", f"--fabric={self.fabric}", f"--out={self.file}"],
+                              stderr=subprocess.PIPE, text=True) as backup:
+            while not list(self.folder.glob("*partial*")):
+                self.assertIsNone(backup.poll())
+            backup.send_signal(signal.SIGINT)
+            _, said = backup.communicate(timeout=PATIENCE_S)
+        self.assertEqual(backup.returncode, 130, said)
+        self.assertEqual([path.name for path in self.folder.glob("store.backup*")], [])
+
     def test_a_full_store_refuses_the_rest_of_a_restore(self):
         self.start_memnode(1, "--metaserver", "--memory=256M")
         self.ycsb("load", self.fabric, "workloada")
@@ -131,7 +143,8 @@ class BackupTest(FabricCase):
         for arguments, told in ((["backup", "--fabric=x"], "--out is missing"),
                                 (["restore", "--fabric=x"], "--in is missing"),
                                 (["backup", f"--out={self.file}"], "--fabric"),
-                                (["restore", "--fabric=x", "--in=/dev/null"], "/dev/null is no file of surge backup")):
+                                (["backup", "--fabric=x", "--out=/dev/null", "--overwrite"], "is no regular file"),
+                                (["restore", "--fabric=x", "--in=/bin/sh"], "/bin/sh is no file of surge backup")):
             with self.subTest(told):
                 self.assertIn(told, self.run_surge(*arguments, status=2))
 

@@ -510,16 +510,20 @@ RunResult KeyScanDuringASplit(uint64_t point) {
   return result;
 }
 
-// A splitter is held. A scan goes on, and finishes the birth of the child where it must.
+// A splitter is held, and keys that move are deleted, so that others help. A scan goes on, and finishes the birth of
+// the child where it must. Headers of two depths are there, and it may go no further than the deepest one says.
 RunResult KeyScanBesideASplit(uint64_t point) {
   RunResult result;
-  OnStage({}, &result, [point](Stage& stage) {
-    const uint32_t splitter = stage.AddClient(), scanner = stage.AddClient();
+  OnStage({.groups = 4}, &result, [point](Stage& stage) {
+    const uint32_t splitter = stage.AddClient(), scanner = stage.AddClient(), writer = stage.AddClient();
     Keys keys(0, 0);
     if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
     stage.Poll(splitter, static_cast<uint32_t>(point));
     const bool held = stage.Entry(0).splitting();
-    stage.BeginScan(scanner, 4);
+    if (stage.Entry(1).migrating()) {
+      for (const uint32_t key : SomeMoving(keys, 1)) (void)stage.Do(writer, OpKind::kDelete, key);
+    }
+    stage.BeginScan(scanner, 100);
     stage.Finish(scanner);
     return held;
   });
@@ -602,7 +606,10 @@ std::span<const Scenario> Scenarios() {
          DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
         {"KeyScanDuringASplit", {Mutation::kKeyScanHeadersOnce, Mutation::kKeyScanOfOldTable}, 32, KeyScanDuringASplit},
-        {"KeyScanBesideASplit", {Mutation::kKeyScanOfPending}, 24, KeyScanBesideASplit},
+        {"KeyScanBesideASplit",
+         {Mutation::kKeyScanOfPending, Mutation::kKeyScanOfFirstHeader},
+         24,
+         KeyScanBesideASplit},
         {"KeyScanBesideAMerge", {Mutation::kKeyScanIgnoresFrozen, Mutation::kKeyScanBySlots}, 24, KeyScanBesideAMerge},
         {"KeyScanOfEqualHashes", {Mutation::kKeyScanSplitsEquals}, 8, KeyScanOfEqualHashes},
     };

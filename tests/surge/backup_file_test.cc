@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -15,6 +16,10 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#include <zstd.h>
 
 #include "kvs/client.h"
 
@@ -182,12 +187,97 @@ TEST_F(BackupFileTest, ARefusalSaysWhere) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is cut at byte " + std::to_string(begin[2] + 50)));
 }
 
-TEST_F(BackupFileTest, OtherFilesAndOtherVersionsAreRefused) {
+TEST_F(BackupFileTest, OtherFilesAreRefused) {
   Records read;
   EXPECT_EQ(ReadFile(Path("absent"), &read), StatusCode::kInvalidArgument);
   SetBytes(Path(), std::string(100, 'x'));
   EXPECT_EQ(ReadFile(Path(), &read), StatusCode::kInvalidArgument);
-  EXPECT_EQ(ReadFile(folder_, &read), StatusCode::kInternal) << "a folder";
+  SetBytes(Path(), "");
+  EXPECT_THAT(ReadFile(Path(), &read).ToString(), HasSubstr("is cut at byte 0"));
+  EXPECT_FALSE(ReadFile(folder_, &read).ok()) << "a folder";
+}
+
+// A file that another program may have written: its checksums are right.
+class Forged {
+ public:
+  explicit Forged(uint32_t version = 1, uint32_t flags = 0) {
+    bytes_ = "SURGEBAK";
+    Add(version);
+    Add(flags);
+    Add(kId);
+    Seal(0);
+  }
+  // A block that says that it has so many records.
+  Forged& Block(uint32_t kind, uint32_t records, const std::string& raw) {
+    std::string stored(ZSTD_compressBound(raw.size()), '\0');
+    stored.resize(ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), 1));
+    const size_t begin = bytes_.size();
+    Add(kind);
+    Add(records);
+    Add(static_cast<uint32_t>(raw.size()));
+    Add(static_cast<uint32_t>(stored.size()));
+    Add(uint64_t{XXH3_64bits(stored.data(), stored.size())});
+    Seal(begin);
+    bytes_ += stored;
+    return *this;
+  }
+  std::string End(uint64_t blocks, uint64_t records) {
+    const size_t begin = bytes_.size();
+    Add(uint32_t{2});
+    Add(uint32_t{0});
+    Add(blocks);
+    Add(records);
+    Seal(begin);
+    return bytes_;
+  }
+  // A record whose lengths are said to be these.
+  static std::string Record(uint32_t key_bytes, uint32_t value_bytes, const std::string& bytes) {
+    std::string record;
+    for (const uint32_t length : {key_bytes, value_bytes})
+      record.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    return record + bytes;
+  }
+
+ private:
+  static constexpr uint64_t kId = 42;
+  template <typename Word>
+  void Add(Word word) {
+    bytes_.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  // Adds the checksum of what begins there.
+  void Seal(size_t begin) { Add(uint64_t{XXH3_64bits_withSeed(&bytes_[begin], bytes_.size() - begin, kId + begin)}); }
+
+  std::string bytes_;
+};
+
+TEST_F(BackupFileTest, WhatMakesNoSenseIsRefusedThoughItsChecksumsAreRight) {
+  const std::string record = Forged::Record(1, 2, "kvv");
+  const auto one = [&](const std::string& raw, uint32_t records = 1) {
+    return Forged().Block(1, records, raw).End(1, records);
+  };
+  SetBytes(Path(), one(record));
+  Records read;
+  ASSERT_TRUE(ReadFile(Path(), &read).ok());
+  ASSERT_THAT(read, ElementsAre(std::pair("k", "vv")));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"of another version", Forged(2).Block(1, 1, record).End(1, 1)},
+      {"with flags", Forged(1, 1).Block(1, 1, record).End(1, 1)},
+      {"a block of another kind", Forged().Block(3, 1, record).End(1, 1)},
+      {"a block without records", Forged().Block(1, 0, "").End(1, 0)},
+      {"fewer records than it says", one(record, 2)},
+      {"more than its records", one(record + "x")},
+      {"no key", one(Forged::Record(0, 2, "vv"))},
+      {"a key that is too long", one(Forged::Record(70'000, 0, std::string(70'000, 'k')))},
+      {"a value that is too long", one(Forged::Record(1, 17'000'000, std::string(17'000'001, 'v')))},
+      {"a value that goes beyond the block", one(Forged::Record(1, 3, "kvv"))},
+      {"lengths whose sum is small", one(Forged::Record(1, UINT32_MAX, ""))},
+      {"an end that counts other blocks", Forged().Block(1, 1, record).End(2, 1)},
+      {"an end that counts other records", Forged().Block(1, 1, record).End(1, 2)},
+  };
+  for (const auto& [what, bytes] : cases) {
+    SetBytes(Path(), bytes);
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), {{"k", "vv"}}, what));
+  }
 }
 
 TEST_F(BackupFileTest, AnExistingFileIsReplacedOnlyIfThatIsWanted) {
@@ -200,11 +290,28 @@ TEST_F(BackupFileTest, AnExistingFileIsReplacedOnlyIfThatIsWanted) {
   EXPECT_FALSE((*late)->Finish().ok());
   late->reset();
   EXPECT_EQ(Bytes(Path("late")), "another's");
+  std::filesystem::permissions(Path(), std::filesystem::perms::owner_read);
   WriteFile(Path(), {{"new", "2"}}, true);
+  EXPECT_EQ(std::filesystem::status(Path()).permissions(), std::filesystem::perms::owner_read);
   Records read;
   ASSERT_TRUE(ReadFile(Path(), &read).ok());
   EXPECT_EQ(read.front().first, "new");
   EXPECT_THAT(Files(), testing::UnorderedElementsAre("file", "late"));
+}
+
+TEST_F(BackupFileTest, WhatIsNoRegularFileIsNeverReplaced) {
+  WriteFile(Path("target"), {{"k", "v"}});
+  std::filesystem::create_symlink("target", Path("link"));
+  std::filesystem::create_symlink("nothing", Path("dangling"));
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  std::filesystem::create_directory(Path("folder"));
+  const std::vector<std::string> before = Files();
+  for (const char* name : {"link", "dangling", "fifo", "folder", "folder/"}) {
+    for (const bool overwrite : {false, true}) {
+      EXPECT_EQ(BackupWriter::Create(Path(name), overwrite).status(), StatusCode::kInvalidArgument) << name;
+    }
+  }
+  EXPECT_EQ(Files(), before);
 }
 
 TEST_F(BackupFileTest, WithoutItsEndNothingIsLeft) {

@@ -1,9 +1,11 @@
 #include "tools/surge/backup.h"
 
 #include <cinttypes>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,18 +23,24 @@ namespace {
 
 // A step of the scan reads one subtable; this is more than one has, and bounds the memory.
 constexpr kvs::ScanOptions kStep{.count = 100'000, .max_bytes = uint64_t{4} << 20, .values = true};
-constexpr uint32_t kWritesInFlight = 256;
+// Restored records up to kSmallBytes go together. A client keeps a buffer for each operation, as long as its largest
+// value was; so larger ones go through a client of their own.
+constexpr uint32_t kWritesInFlight = 256, kLargeWritesInFlight = 2;
+constexpr size_t kSmallBytes = size_t{64} << 10;
 constexpr int64_t kProgressNs = 2'000'000'000;
 
 // Says on stderr how far the work has come, every two seconds.
 class Progress {
  public:
   explicit Progress(const char* what) : what_(what) {}
-  void Show(double part, uint64_t records, uint64_t bytes) {
+  // `part`: of the work that is done, if that is known.
+  void Show(std::optional<double> part, uint64_t records, uint64_t bytes) {
     const int64_t now_ns = krcore::RealClock()->NowNs();
     if (now_ns < next_ns_) return;
     next_ns_ = now_ns + kProgressNs;
-    std::fprintf(stderr, "surge: %s %3.0f%%, %" PRIu64 " records, %s\n", what_, part * 100, records,
+    char percent[16] = "";
+    if (part) std::snprintf(percent, sizeof(percent), "%3.0f%%, ", *part * 100);
+    std::fprintf(stderr, "surge: %s %s%" PRIu64 " records, %s\n", what_, percent, records,
                  cli::FormatSize(bytes).c_str());
   }
   // The last line: what was done in all, and how fast.
@@ -55,10 +63,11 @@ int Stopped(const std::string& what_is_left) {
   return cli::kExitInterrupt;
 }
 
-// A store and a client of it.
+// A store and clients of it.
 struct Session {
   std::unique_ptr<kvs::Store> store;
   std::unique_ptr<kvs::Client> client;
+  std::unique_ptr<kvs::Client> large;  // for large records that are written
 
   // Returns an exit status; 0: it is open.
   int Open(const kvs::ClientOptions& options) {
@@ -68,26 +77,33 @@ struct Session {
     open.operation_timeout_ms = FLAGS_operation_timeout_ms;
     open.open_timeout_ms = FLAGS_open_timeout_ms;
     auto opened = kvs::Store::Open(open);
+    if (cli::StopSignal::Requested()) return Stopped("Nothing was done.");
     if (!opened.ok()) return cli::FailToOpen(opened.status());
     store = *std::move(opened);
     auto made = store->NewClient(options);
     if (!made.ok()) return cli::Fail(made.status());
     client = *std::move(made);
+    made = store->NewClient({.max_in_flight = kLargeWritesInFlight, .address_cache_entries = 0});
+    if (!made.ok()) return cli::Fail(made.status());
+    large = *std::move(made);
     return 0;
   }
 };
 
 // Writes the records. `done` counts those that were written.
-Status WriteAll(kvs::Client& client, const std::vector<BackupReader::Record>& records, uint64_t* done) {
-  std::vector<kvs::WriteRequest> writes;
-  writes.reserve(records.size());
-  for (const BackupReader::Record& record : records)
-    writes.push_back({.kind = kvs::WriteKind::kPut, .key = record.key, .value = record.value});
-  client.MultiWrite(writes);
+Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done) {
+  std::vector<kvs::WriteRequest> small, large;
+  for (const BackupReader::Record& record : records) {
+    (record.value.size() <= kSmallBytes ? small : large)
+        .push_back({.kind = kvs::WriteKind::kPut, .key = record.key, .value = record.value});
+  }
   Status failed;
-  for (const kvs::WriteRequest& write : writes) {
-    *done += write.status.ok() ? 1 : 0;
-    if (!write.status.ok() && failed.ok()) failed = write.status;
+  for (const auto& [client, writes] : {std::pair(session.client.get(), &small), {session.large.get(), &large}}) {
+    client->MultiWrite(*writes);
+    for (const kvs::WriteRequest& write : *writes) {
+      *done += write.status.ok() ? 1 : 0;
+      if (!write.status.ok() && failed.ok()) failed = write.status;
+    }
   }
   return failed;
 }
@@ -96,6 +112,7 @@ Status WriteAll(kvs::Client& client, const std::vector<BackupReader::Record>& re
 
 int Backup(const std::string& path, bool overwrite) {
   if (const Status status = cli::StopSignal::Install(); !status.ok()) return cli::Fail(status);
+  (void)std::signal(SIGXFSZ, SIG_IGN);  // a file that gets too long is a failed write
   auto created = BackupWriter::Create(path, overwrite);
   if (!created.ok()) return cli::Fail(created.status());
   BackupWriter& file = **created;
@@ -111,7 +128,7 @@ int Backup(const std::string& path, bool overwrite) {
     Status status = session.client->Scan(&cursor, &records, kStep);
     for (size_t i = 0; status.ok() && i < records.size(); ++i) status = file.Add(records[i].key, records[i].value);
     if (!status.ok()) return cli::Fail(status, "No file was written.");
-    progress.Show(static_cast<double>(cursor) * 0x1p-64, file.records(), file.raw_bytes());
+    progress.Show(cursor == 0 ? 1 : static_cast<double>(cursor) * 0x1p-64, file.records(), file.raw_bytes());
   } while (cursor != 0);
   if (const Status status = file.Finish(); !status.ok()) return cli::Fail(status);
   std::printf("backup of fabric %s: %s;\n%s has %s\n", FLAGS_fabric.c_str(),
@@ -141,10 +158,12 @@ int Restore(const std::string& path, bool check_only) {
     for (const BackupReader::Record& record : records) bytes += record.key.size() + record.value.size();
     if (check_only) {
       done += records.size();
-    } else if (const Status status = WriteAll(*session.client, records, &done); !status.ok()) {
+    } else if (const Status status = WriteAll(session, records, &done); !status.ok()) {
       return cli::Fail(status, so_far());
     }
-    progress.Show(static_cast<double>(file.offset()) / static_cast<double>(file.file_bytes()), done, bytes);
+    std::optional<double> part;
+    if (file.file_bytes() > 0) part = static_cast<double>(file.offset()) / static_cast<double>(file.file_bytes());
+    progress.Show(part, done, bytes);
   } while (!records.empty());
   if (check_only) {
     std::printf("%s is complete: %s\n", path.c_str(), progress.Summary(done, bytes).c_str());

@@ -86,34 +86,44 @@ struct BackupWriter::Compressor {
   ~Compressor() { ZSTD_freeCCtx(context); }
 };
 
-BackupWriter::BackupWriter(std::string path, bool overwrite)
+BackupWriter::BackupWriter(std::string path, bool overwrite, uint64_t id)
     : path_(std::move(path)),
-      temporary_(path_ + ".partial-" + std::to_string(getpid())),
+      temporary_(path_ + ".partial-" + std::to_string(id)),
       overwrite_(overwrite),
       file_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
-      compressor_(std::make_unique<Compressor>()) {}
+      compressor_(std::make_unique<Compressor>()),
+      id_(id) {}
 
 BackupWriter::~BackupWriter() {
   if (file_.fd() >= 0 && !finished_) (void)unlink(temporary_.c_str());
 }
 
-Status BackupWriter::Failed(const char* what) const {
-  return {StatusCode::kInternal, path_ + ": " + what + ": " + std::strerror(errno)};
+// May the file get its name? If it is to replace another one, sets *mode to that one's.
+Status BackupWriter::CheckPlace(mode_t* mode) const {
+  struct stat there {};
+  if (lstat(path_.c_str(), &there) != 0) {
+    return errno == ENOENT ? Status::Ok() : Status(StatusCode::kInvalidArgument, path_ + ": " + std::strerror(errno));
+  }
+  if (!S_ISREG(there.st_mode)) return {StatusCode::kInvalidArgument, path_ + " exists and is no regular file"};
+  if (!overwrite_) return {StatusCode::kExists, path_ + " exists (--overwrite replaces it)"};
+  *mode = there.st_mode & 07777;
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<BackupWriter>> BackupWriter::Create(std::string path, bool overwrite) {
-  if (!overwrite && access(path.c_str(), F_OK) == 0) {
-    return Status(StatusCode::kExists, path + " exists (--overwrite replaces it)");
-  }
-  std::unique_ptr<BackupWriter> writer(new BackupWriter(std::move(path), overwrite));
+  std::random_device random;
+  const uint64_t id = uint64_t{random()} << 32 | random();
+  std::unique_ptr<BackupWriter> writer(new BackupWriter(std::move(path), overwrite, id));
   if (writer->file_.fd() < 0) {
     return Status(StatusCode::kInvalidArgument, writer->temporary_ + ": " + std::strerror(errno));
   }
-  std::random_device random;
+  mode_t mode = 0;
+  KRCORE_RETURN_IF_ERROR(writer->CheckPlace(&mode));
+  if (mode != 0 && fchmod(writer->file_.fd(), mode) != 0) return Status::FromErrno(errno, writer->temporary_);
   FileHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
-  header.id = writer->id_ = uint64_t{random()} << 32 | random();
+  header.id = id;
   header.checksum = ChecksumOf(header, header.id, 0);
   KRCORE_RETURN_IF_ERROR(writer->Write(&header, sizeof(header)));
   return writer;
@@ -123,7 +133,7 @@ Status BackupWriter::Write(const void* data, size_t bytes) {
   for (const char* from = static_cast<const char*>(data); bytes > 0;) {
     const ssize_t written = write(file_.fd(), from, bytes);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("writing");
+    if (written < 0) return Status::FromErrno(errno, path_ + ": writing");
     from += written;
     bytes -= static_cast<size_t>(written);
     file_bytes_ += static_cast<uint64_t>(written);
@@ -172,20 +182,16 @@ Status BackupWriter::Finish() {
   Trailer trailer{.kind = kTrailer, .zero = 0, .blocks = blocks_, .records = records_, .checksum = 0};
   trailer.checksum = ChecksumOf(trailer, id_, file_bytes_);
   KRCORE_RETURN_IF_ERROR(Write(&trailer, sizeof(trailer)));
-  if (fsync(file_.fd()) != 0) return Failed("writing to the disk");
-  // A link never replaces another file, not even one that was made meanwhile.
-  if (overwrite_) {
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) return Failed("renaming");
-  } else {
-    if (link(temporary_.c_str(), path_.c_str()) != 0) return Failed("naming");
-    (void)unlink(temporary_.c_str());
-  }
+  if (fsync(file_.fd()) != 0) return Status::FromErrno(errno, path_ + ": writing to the disk");
+  mode_t mode = 0;
+  KRCORE_RETURN_IF_ERROR(CheckPlace(&mode));  // again: a file may have come meanwhile
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) return Status::FromErrno(errno, path_ + ": renaming");
   finished_ = true;
   const size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const File of_folder(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (of_folder.fd() < 0 || fsync(of_folder.fd()) != 0) return Failed("writing its folder to the disk");
-  return Status::Ok();
+  if (of_folder.fd() >= 0 && fsync(of_folder.fd()) == 0) return Status::Ok();
+  return Status::FromErrno(errno, path_ + " is complete, but its folder could not be written to the disk");
 }
 
 // ---- reading
@@ -214,7 +220,7 @@ Status BackupReader::Read(void* to, size_t bytes) {
   for (char* at = static_cast<char*>(to); bytes > 0;) {
     const ssize_t got = read(file_.fd(), at, bytes);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {StatusCode::kInternal, path_ + ": reading: " + std::strerror(errno)};
+    if (got < 0) return Status::FromErrno(errno, path_ + ": reading");
     if (got == 0) {
       return {StatusCode::kCorrupt, path_ + " is cut at byte " + std::to_string(offset_) + ", in what begins at byte " +
                                         std::to_string(begin)};
@@ -234,9 +240,8 @@ Result<std::unique_ptr<BackupReader>> BackupReader::Open(std::string path) {
   }
   reader->file_bytes_ = static_cast<uint64_t>(about.st_size);
   FileHeader header{};
-  const Status read = reader->Read(&header, sizeof(header));
-  if (!read.ok() && read != StatusCode::kCorrupt) return read;
-  if (!read.ok() || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
+  KRCORE_RETURN_IF_ERROR(reader->Read(&header, sizeof(header)));
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) {
     return Status(StatusCode::kInvalidArgument, reader->path_ + " is no file of surge backup");
   }
   if (header.checksum != ChecksumOf(header, header.id, 0)) {
@@ -244,7 +249,9 @@ Result<std::unique_ptr<BackupReader>> BackupReader::Open(std::string path) {
   }
   if (header.version != kVersion || header.flags != 0) {
     return Status(StatusCode::kUnsupported, reader->path_ + " has version " + std::to_string(header.version) +
-                                                " of the format, this program knows " + std::to_string(kVersion));
+                                                " and flags " + std::to_string(header.flags) +
+                                                " of the format, this program knows version " +
+                                                std::to_string(kVersion) + " without flags");
   }
   reader->id_ = header.id;
   return reader;

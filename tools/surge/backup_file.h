@@ -15,6 +15,8 @@
 #ifndef TOOLS_SURGE_BACKUP_FILE_H_
 #define TOOLS_SURGE_BACKUP_FILE_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,7 +50,8 @@ class File {
 // Writes a file under a temporary name next to its own, and gives it its name when it is complete.
 class BackupWriter {
  public:
-  // kExists: there is a file of that name, and it is not to be overwritten. kInvalidArgument: it cannot be made.
+  // kExists: there is a file of that name, and it is not to be overwritten. kInvalidArgument: it cannot be made, or
+  // what is there is no regular file. A new file has the mode of the one that it replaces.
   static Result<std::unique_ptr<BackupWriter>> Create(std::string path, bool overwrite);
   // Removes the temporary file, unless Finish has returned kOk.
   ~BackupWriter();
@@ -63,17 +66,17 @@ class BackupWriter {
 
  private:
   struct Compressor;
-  BackupWriter(std::string path, bool overwrite);
+  BackupWriter(std::string path, bool overwrite, uint64_t id);
   Status WriteBlock();
   Status Write(const void* data, size_t bytes);
-  Status Failed(const char* what) const;
+  Status CheckPlace(mode_t* mode) const;
 
   const std::string path_, temporary_;
   const bool overwrite_;
   File file_;
   bool finished_ = false;
   std::unique_ptr<Compressor> compressor_;
-  uint64_t id_ = 0;
+  const uint64_t id_;
   std::vector<char> block_, stored_;
   uint32_t block_records_ = 0;
   uint64_t blocks_ = 0, records_ = 0, raw_bytes_ = 0, file_bytes_ = 0;

@@ -21,8 +21,9 @@
 //   kUnavailable      a memory node is dead or unreachable; nothing was changed
 //   kUnknown          a connection broke, or the client was expelled, during a write: it may or may not have happened
 //   kTimeout          StoreOptions::operation_timeout_ms passed; a write may or may not have happened
-//   kOutOfMemory      the memory nodes are full, or the table has its largest size (writes only); nothing was changed
-//   kCorrupt          a block's checksum did not match within the timeout
+//   kOutOfMemory      the memory nodes are full, or the table has its largest size (writes only); or there is no local
+//                     memory for what is to be read. Nothing was changed
+//   kCorrupt          a block's checksum did not match within the timeout. (A Scan names the block's place)
 //   kBadState         the client was opened before fork, and this is the child
 #ifndef KVS_CLIENT_H_
 #define KVS_CLIENT_H_
@@ -286,6 +287,7 @@ class Client : public krcore::OfOneProcess {
   //   key is returned once at most. A value that is returned was the key's at some moment during the call.
   // A scan is no snapshot: each call sees the store as it is then. Nobody holds a cursor. It is good for ever and for
   // all clients of the store, and it only grows until the end. If the call fails, *cursor stays, and *records is empty.
+  // A damaged block (kCorrupt) stops every scan there.
   virtual Task<Status> ScanAsync(uint64_t* cursor, std::vector<ScanRecord>* records, ScanOptions options) = 0;
   // Gives memory back: merges sparse subtables, moves the values of chunks with little in them elsewhere, finds what
   // killed clients held, and frees chunks for any other use. Operations go on meanwhile, this client's and others'.
