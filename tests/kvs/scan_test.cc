@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kvs/layout/block.h"
 #include "tests/kvs/colliding_key.h"
 #include "tests/kvs/test_store.h"
 
@@ -238,6 +242,32 @@ TEST_F(ScanTest, ManyScansAndOtherOperationsOfAClientGoOnAtOnce) {
   for (Records& all : found) client->Spawn(scan(*client, &all));
   client->Drain();
   for (const Records& all : found) EXPECT_EQ(all, filled);
+}
+
+TEST_F(ScanTest, ADamagedBlockEndsItAndItsPlaceIsTold) {
+  TestStore store({.operation_timeout_ms = 100});
+  auto client = store.NewClient();
+  Records filled;
+  Fill(*client, 0, 10, &filled);
+  const std::span<std::byte> memory = store.memory();
+  const std::string key = KeyOf(7), damaged = filled[key];
+  const auto* found = static_cast<std::byte*>(memmem(memory.data(), memory.size(), damaged.data(), damaged.size()));
+  ASSERT_NE(found, nullptr);
+  const auto value = static_cast<size_t>(found - memory.data());
+  const size_t block = value - key.size() - sizeof(kvs::BlockHeader);
+  // In the value, and in the highest byte of its length, which is impossible then.
+  for (const size_t at : {value, block + offsetof(kvs::BlockHeader, value_bytes) + 3}) {
+    memory[at] ^= std::byte{0x80};
+    uint64_t cursor = 0;
+    std::vector<ScanRecord> records(1);
+    const Status status = client->Scan(&cursor, &records, {.count = 100});
+    EXPECT_EQ(status, StatusCode::kCorrupt) << status.ToString();
+    EXPECT_THAT(status.ToString(), testing::HasSubstr("block at byte " + std::to_string(block) + " of memory node 1 "));
+    EXPECT_EQ(cursor, 0u);
+    EXPECT_TRUE(records.empty());
+    memory[at] ^= std::byte{0x80};
+  }
+  EXPECT_EQ(All(*client, {}), filled);
 }
 
 TEST_F(ScanTest, WithoutAMemoryNodeItFailsAndTheCursorStays) {
