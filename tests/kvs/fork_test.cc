@@ -125,6 +125,10 @@ void ExpectEveryCallRefused(Store& store, Client& client) {
   const kvs::ModifyFunction keep = [](std::optional<std::string_view>) { return kvs::Modification::Keep(); };
   ExpectRefused(client.Modify("before", keep), "Modify");
   ExpectRefused(client.CompareAndSet("before", "a", "b"), "CompareAndSet");
+  uint64_t cursor = 0;
+  std::vector<kvs::ScanRecord> records(1);
+  ExpectRefused(client.Scan(&cursor, &records), "Scan");
+  EXPECT_TRUE(records.empty());
   ExpectRefused(client.Compact(), "Compact");
   ExpectRefused(client.DrainNode(1), "DrainNode");
   ExpectRefused(client.UndrainNode(1), "UndrainNode");
@@ -143,6 +147,7 @@ void ExpectEveryCallRefused(Store& store, Client& client) {
   ExpectRefused(Started(client.UpdateAsync("before", "v")), "UpdateAsync");
   ExpectRefused(Started(client.DeleteAsync("before")), "DeleteAsync");
   ExpectRefused(Started(client.ModifyAsync("before", &keep)), "ModifyAsync");
+  ExpectRefused(Started(client.ScanAsync(&cursor, &records, {})), "ScanAsync");
   kvs::CompactReport compaction;
   ExpectRefused(Started(client.CompactAsync({}, &compaction)), "CompactAsync");
   kvs::DrainReport draining;
