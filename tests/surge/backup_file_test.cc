@@ -211,11 +211,15 @@ class Forged {
   Forged& Block(uint32_t kind, uint32_t records, const std::string& raw) {
     std::string stored(ZSTD_compressBound(raw.size()), '\0');
     stored.resize(ZSTD_compress(stored.data(), stored.size(), raw.data(), raw.size(), 1));
+    return Stored(kind, records, raw.size(), stored.size(), stored);
+  }
+  // A block that says that it has so many bytes.
+  Forged& Stored(uint32_t kind, uint32_t records, size_t raw_bytes, size_t stored_bytes, const std::string& stored) {
     const size_t begin = bytes_.size();
     Add(kind);
     Add(records);
-    Add(static_cast<uint32_t>(raw.size()));
-    Add(static_cast<uint32_t>(stored.size()));
+    Add(static_cast<uint32_t>(raw_bytes));
+    Add(static_cast<uint32_t>(stored_bytes));
     Add(uint64_t{XXH3_64bits(stored.data(), stored.size())});
     Seal(begin);
     bytes_ += stored;
@@ -259,24 +263,38 @@ TEST_F(BackupFileTest, WhatMakesNoSenseIsRefusedThoughItsChecksumsAreRight) {
   Records read;
   ASSERT_TRUE(ReadFile(Path(), &read).ok());
   ASSERT_THAT(read, ElementsAre(std::pair("k", "vv")));
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"of another version", Forged(2).Block(1, 1, record).End(1, 1)},
-      {"with flags", Forged(1, 1).Block(1, 1, record).End(1, 1)},
-      {"a block of another kind", Forged().Block(3, 1, record).End(1, 1)},
-      {"a block without records", Forged().Block(1, 0, "").End(1, 0)},
-      {"fewer records than it says", one(record, 2)},
-      {"more than its records", one(record + "x")},
-      {"no key", one(Forged::Record(0, 2, "vv"))},
-      {"a key that is too long", one(Forged::Record(70'000, 0, std::string(70'000, 'k')))},
-      {"a value that is too long", one(Forged::Record(1, 17'000'000, std::string(17'000'001, 'v')))},
-      {"a value that goes beyond the block", one(Forged::Record(1, 3, "kvv"))},
-      {"lengths whose sum is small", one(Forged::Record(1, UINT32_MAX, ""))},
-      {"an end that counts other blocks", Forged().Block(1, 1, record).End(2, 1)},
-      {"an end that counts other records", Forged().Block(1, 1, record).End(1, 2)},
+  const std::string header = "header makes no sense", lengths = "impossible lengths";
+  const size_t too_long = size_t{18} << 20;
+  struct Case {
+    std::string what, told, bytes;
   };
-  for (const auto& [what, bytes] : cases) {
-    SetBytes(Path(), bytes);
-    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), {{"k", "vv"}}, what));
+  const std::vector<Case> cases = {
+      {"of another version", "has version 2 and flags 0", Forged(2).Block(1, 1, record).End(1, 1)},
+      {"with flags", "has version 1 and flags 1", Forged(1, 1).Block(1, 1, record).End(1, 1)},
+      {"a block of another kind", header, Forged().Block(3, 1, record).End(1, 1)},
+      {"a block without records", header, Forged().Block(1, 0, "").End(1, 0)},
+      {"a block that is too long", header, Forged().Stored(1, 1, too_long, record.size(), record).End(1, 1)},
+      {"a block that takes too much", header, Forged().Stored(1, 1, record.size(), too_long, record).End(1, 1)},
+      {"a block that is not compressed", "cannot be decompressed",
+       Forged().Stored(1, 1, record.size(), record.size(), record).End(1, 1)},
+      {"fewer records than it says", "fewer records than it says", one(record, 2)},
+      {"more than its records", "more than its records", one(record + "x")},
+      {"no key", lengths, one(Forged::Record(0, 2, "vv"))},
+      {"a key that is too long", lengths,
+       one(Forged::Record(kvs::kMaxKeyBytes + 1, 0, std::string(kvs::kMaxKeyBytes + 1, 'k')))},
+      {"a value that is too long", lengths,
+       one(Forged::Record(1, kvs::kMaxValueBytes + 1, std::string(kvs::kMaxValueBytes + 2, 'v')))},
+      {"a value that goes beyond the block", lengths, one(Forged::Record(1, 3, "kvv"))},
+      {"lengths whose sum is small", lengths, one(Forged::Record(1, UINT32_MAX, ""))},
+      {"an end that counts other blocks", "1 blocks and 1 records, and its end says 2 and 1",
+       Forged().Block(1, 1, record).End(2, 1)},
+      {"an end that counts other records", "1 blocks and 1 records, and its end says 1 and 2",
+       Forged().Block(1, 1, record).End(1, 2)},
+  };
+  for (const Case& forged : cases) {
+    SetBytes(Path(), forged.bytes);
+    ASSERT_NO_FATAL_FAILURE(ExpectRefused(Path(), {{"k", "vv"}}, forged.what));
+    EXPECT_THAT(ReadFile(Path(), &read).ToString(), HasSubstr(forged.told)) << forged.what;
   }
 }
 

@@ -305,8 +305,8 @@ Status BackupReader::Next(std::vector<Record>* records) {
 
 Status BackupReader::ReadTrailer(uint64_t at, uint64_t blocks, uint64_t records) {
   if (blocks != blocks_ || records != records_) {
-    return Damaged(
-        at, "the file has " + std::to_string(records_) + " records, and its end says " + std::to_string(records));
+    return Damaged(at, "the file has " + std::to_string(blocks_) + " blocks and " + std::to_string(records_) +
+                           " records, and its end says " + std::to_string(blocks) + " and " + std::to_string(records));
   }
   char more = 0;
   if (Read(&more, 1).ok()) return Damaged(offset_ - 1, "something follows the end");
