@@ -25,18 +25,20 @@ class BackupTest(FabricCase):
         super().clean_up()
         clean_fabric(self.other)
 
-    def run_surge(self, *arguments, status=0):
-        done = subprocess.run([BIN / "surge", *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    def run_surge(self, *arguments, status=0, limit=None):
+        """`limit`: options of the shell's ulimit."""
+        limited = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh"] if limit else []
+        done = subprocess.run([*limited, BIN / "surge", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
+                              check=False)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout + done.stderr
 
-    def backup(self, *arguments, fabric=None, status=0):
-        return self.run_surge("backup", f"--fabric={fabric or self.fabric}", f"--out={self.file}", *arguments,
-                              status=status)
+    def backup(self, *arguments, fabric=None, **how):
+        return self.run_surge("backup", f"--fabric={fabric or self.fabric}", f"--out={self.file}", *arguments, **how)
 
-    def restore(self, *arguments, fabric=None, file=None, status=0):
+    def restore(self, *arguments, fabric=None, file=None, **how):
         return self.run_surge("restore", f"--fabric={fabric or self.other}", f"--in={file or self.file}", *arguments,
-                              status=status)
+                              **how)
 
     def start_other(self, node, *arguments):
         """A memory node of another store."""
@@ -124,12 +126,29 @@ class BackupTest(FabricCase):
         self.ycsb("load", self.fabric, "workloada", "-p", "recordcount=1000000")
         with subprocess.Popen([BIN / "surge", "backup", f"--fabric={self.fabric}", f"--out={self.file}"],
                               stderr=subprocess.PIPE, text=True) as backup:
-            while not list(self.folder.glob("*partial*")):
+            # The scan is under way.
+            while not any(path.stat().st_size > 1_000_000 for path in self.folder.glob("*partial*")):
                 self.assertIsNone(backup.poll())
             backup.send_signal(signal.SIGINT)
             _, said = backup.communicate(timeout=PATIENCE_S)
         self.assertEqual(backup.returncode, 130, said)
         self.assertEqual([path.name for path in self.folder.glob("store.backup*")], [])
+
+    def test_a_file_that_gets_too_long_is_told_and_removed(self):
+        self.start_memnode(1, "--metaserver", "--memory=256M")
+        self.ycsb("load", self.fabric, "workloada")
+        self.assertIn("File too large", self.backup(status=1, limit="-f 4096"))  # blocks of 512 bytes
+        self.assertEqual([path.name for path in self.folder.glob("store.backup*")], [])
+
+    def test_a_restore_of_large_and_small_values_keeps_no_large_buffers(self):
+        for start in self.start_memnode, self.start_other:
+            start(1, "--metaserver", "--memory=512M")
+        self.ycsb("load", self.fabric, "workloada")
+        self.ycsb("load", self.fabric, "workloada", "-p", f"insertstart={RECORDS}", "-p", f"recordcount={RECORDS + 100}",
+                  "-p", "insertcount=100", "-p", "fieldcount=1", "-p", "fieldlength=2000000")
+        self.backup()
+        # Half of what the hundred large values have.
+        self.assertEqual(self.records_in(self.restore(limit="-d 100000")), RECORDS + 100)
 
     def test_a_full_store_refuses_the_rest_of_a_restore(self):
         self.start_memnode(1, "--metaserver", "--memory=256M")
