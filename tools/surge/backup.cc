@@ -67,10 +67,10 @@ int Stopped(const std::string& what_is_left) {
 struct Session {
   std::unique_ptr<kvs::Store> store;
   std::unique_ptr<kvs::Client> client;
-  std::unique_ptr<kvs::Client> large;  // for large records that are written
+  std::unique_ptr<kvs::Client> large;  // of a restore: for large records
 
   // Returns an exit status; 0: it is open.
-  int Open(const kvs::ClientOptions& options) {
+  int Open(const kvs::ClientOptions& options, bool restores) {
     kvs::StoreOptions open;
     cli::SetFabric(&open);
     open.control_plane = FLAGS_control_plane;
@@ -83,6 +83,7 @@ struct Session {
     auto made = store->NewClient(options);
     if (!made.ok()) return cli::Fail(made.status());
     client = *std::move(made);
+    if (!restores) return 0;
     made = store->NewClient({.max_in_flight = kLargeWritesInFlight, .address_cache_entries = 0});
     if (!made.ok()) return cli::Fail(made.status());
     large = *std::move(made);
@@ -117,7 +118,7 @@ int Backup(const std::string& path, bool overwrite) {
   if (!created.ok()) return cli::Fail(created.status());
   BackupWriter& file = **created;
   Session session;
-  if (const int status = session.Open({}); status != 0) return status;
+  if (const int status = session.Open({}, false); status != 0) return status;
   Progress progress("backup");
   uint64_t cursor = 0;
   std::vector<kvs::ScanRecord> records;
@@ -143,7 +144,8 @@ int Restore(const std::string& path, bool check_only) {
   if (!opened.ok()) return cli::Fail(opened.status());
   BackupReader& file = **opened;
   Session session;
-  if (const int status = check_only ? 0 : session.Open({.max_in_flight = kWritesInFlight}); status != 0) return status;
+  if (const int status = check_only ? 0 : session.Open({.max_in_flight = kWritesInFlight}, true); status != 0)
+    return status;
   Progress progress(check_only ? "check" : "restore");
   uint64_t done = 0, bytes = 0;
   const auto so_far = [&] {
