@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "krcore/capi/errors.h"
 #include "krcore/clock.h"
 #include "krcore/message.h"
 #include "krcore/node.h"
@@ -18,8 +17,11 @@
 #include "krcore/virtual_queue.h"
 
 using krcore::Deadline;
-using krcore::Status;
 using krcore::StatusCode;
+using krcore::capi::Fail;
+using krcore::capi::Guarded;
+using krcore::capi::Missing;
+using krcore::capi::Report;
 
 struct krcore_node {
   std::unique_ptr<krcore::Node> node;
@@ -70,33 +72,6 @@ static_assert(int{KRCORE_SOLICITED} == int{krcore::kSolicited} && int{KRCORE_INL
 static_assert(uint32_t{KRCORE_REMOTE_ATOMIC} == uint32_t{krcore::kRemoteAtomic} &&
               uint32_t{KRCORE_REMOTE_READ} == uint32_t{krcore::kRemoteRead});
 
-thread_local std::string last_error;
-
-// Allocates only for a message, and refusals of the data path have none.
-int Fail(const Status& status) {
-  last_error.assign(status.message());
-  return -static_cast<int>(status.code());
-}
-int Report(const Status& status) { return status.ok() ? KRCORE_OK : Fail(status); }
-
-// Runs `call`. An exception (only running out of memory throws one) becomes a code.
-template <typename Call>
-int Guarded(Call call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    last_error.clear();
-    return KRCORE_ENOMEM;
-  } catch (...) {
-    last_error.clear();
-    return KRCORE_EINTERNAL;
-  }
-}
-
-int Missing(const char* what) {
-  return Guarded([&] { return Fail({StatusCode::kInvalidArgument, std::string(what) + " is NULL"}); });
-}
-
 Deadline After(krcore::Clock& clock, int64_t timeout_ns) {
   return timeout_ns < 0 ? Deadline::Never() : Deadline::After(clock, timeout_ns);
 }
@@ -105,14 +80,11 @@ Deadline After(krcore::Clock& clock, int64_t timeout_ns) {
 
 extern "C" {
 
-const char* krcore_strerror(int error) {
-  if (error > 0 || error < KRCORE_EINTERNAL) return "unknown error";
-  return krcore::StatusCodeName(static_cast<StatusCode>(-error)).data();
-}
+const char* krcore_strerror(int error) { return krcore::capi::NameOf(error); }
 const char* krcore_wc_strerror(uint8_t wc_status) {
   return krcore::WcStatusName(static_cast<krcore::WcStatus>(wc_status)).data();
 }
-const char* krcore_last_error(void) { return last_error.c_str(); }
+const char* krcore_last_error(void) { return krcore::capi::last_error.c_str(); }
 
 // ---- node
 

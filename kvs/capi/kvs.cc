@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <new>
 #include <optional>
@@ -13,8 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "krcore/capi/errors.h"
 #include "kvs/client.h"
 
+using krcore::capi::Fail;
+using krcore::capi::Guarded;
+using krcore::capi::Missing;
+using krcore::capi::Refuse;
+using krcore::capi::Report;
 using kvs::Modification;
 using kvs::Status;
 using kvs::StatusCode;
@@ -36,33 +41,6 @@ static_assert(KVS_PUT == static_cast<int>(kvs::WriteKind::kPut) &&
               KVS_UPDATE == static_cast<int>(kvs::WriteKind::kUpdate) &&
               KVS_DELETE == static_cast<int>(kvs::WriteKind::kDelete));
 static_assert(KVS_MAX_KEY_BYTES == kvs::kMaxKeyBytes && KVS_MAX_VALUE_BYTES == kvs::kMaxValueBytes);
-
-thread_local std::string last_error;
-
-int Fail(const Status& status) {
-  last_error.assign(status.message());
-  return -static_cast<int>(status.code());
-}
-int Report(const Status& status) { return status.ok() ? KVS_OK : Fail(status); }
-
-// Runs `call`. An exception (only running out of memory throws one) becomes a code.
-template <typename Call>
-int Guarded(Call call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    last_error.clear();
-    return KVS_ENOMEM;
-  } catch (...) {
-    last_error.clear();
-    return KVS_EINTERNAL;
-  }
-}
-
-int Refuse(const char* what, const char* why) {
-  return Guarded([&] { return Fail({StatusCode::kInvalidArgument, std::string(what) + why}); });
-}
-int Missing(const char* what) { return Refuse(what, " is NULL"); }
 
 bool LacksBytes(const void* bytes, size_t length) { return bytes == nullptr && length != 0; }
 std::string_view View(const void* bytes, size_t length) { return {static_cast<const char*>(bytes), length}; }
@@ -167,11 +145,8 @@ static_assert(std::size(kCounters) * sizeof(uint64_t) == sizeof(kvs::ClientStats
 extern "C" {
 
 const char* kvs_version(void) { return SURGEKV_VERSION; }
-const char* kvs_strerror(int error) {
-  if (error > 0 || error < KVS_EINTERNAL) return "unknown error";
-  return krcore::StatusCodeName(static_cast<StatusCode>(-error)).data();
-}
-const char* kvs_last_error(void) { return last_error.c_str(); }
+const char* kvs_strerror(int error) { return krcore::capi::NameOf(error); }
+const char* kvs_last_error(void) { return krcore::capi::last_error.c_str(); }
 void kvs_free(void* memory) { std::free(memory); }
 
 // ---- stores and clients. A structured binding does not compile any more when the C++ struct gets another member.

@@ -110,7 +110,7 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
     if (HoldsValue(slot)) found.push_back({.slot = slot});
   }
 
-  // [Scan 3]
+  // [Scan 3] One READ of all of it costs less than one for each header.
   page->depth = table.entry.depth();
   if (!op.merge.engaged()) {
     if (!Mutated(Mutation::kKeyScanHeadersOnce)) op.batch.Read(table.address, image.data(), image_bytes, lkey);

@@ -5,26 +5,11 @@
 
 #include "krcore/krcore.h"
 
-static const int64_t kSecond = 1000000000;
-static int failures = 0;
+#define STRERROR krcore_strerror
+#define LAST_ERROR krcore_last_error
+#include "tests/support/c_expect.h"
 
-#define EXPECT(condition)                                                     \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
-#define EXPECT_CODE(call, code)                                                                   \
-  do {                                                                                            \
-    const int error_ = (call);                                                                    \
-    if (error_ != (code)) {                                                                       \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, krcore_strerror(error_), \
-              krcore_last_error());                                                               \
-      ++failures;                                                                                 \
-    }                                                                                             \
-  } while (0)
-#define EXPECT_OK(call) EXPECT_CODE(call, KRCORE_OK)
+static const int64_t kSecond = 1000000000;
 
 enum { kBufferBytes = 8192 };
 

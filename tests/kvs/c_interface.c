@@ -1,28 +1,13 @@
 #include "tests/kvs/c_interface.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int failures = 0;
+#define STRERROR kvs_strerror
+#define LAST_ERROR kvs_last_error
+#include "tests/support/c_expect.h"
 
-#define EXPECT(condition)                                                     \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                             \
-    }                                                                         \
-  } while (0)
-#define EXPECT_CODE(call, code)                                                                                   \
-  do {                                                                                                            \
-    const int error_ = (call);                                                                                    \
-    if (error_ != (code)) {                                                                                       \
-      fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call, kvs_strerror(error_), kvs_last_error()); \
-      ++failures;                                                                                                 \
-    }                                                                                                             \
-  } while (0)
-#define EXPECT_OK(call) EXPECT_CODE(call, KVS_OK)
 /* The call is refused, and the message names what is wrong. */
 #define EXPECT_REFUSED(call, words)                    \
   do {                                                 \

@@ -143,7 +143,7 @@ class MirroredNodes : public ::testing::Test {
       const auto finished = RunProgram("surge", {"status", fabric_.flag(), "--json"});
       if (finished.status == 0) return nlohmann::json::parse(finished.out);
       program.Signal(SIGCONT);
-      usleep(1'000);
+      usleep(1'000);  // so that it gets beyond the lock
     }
     ADD_FAILURE() << "it holds the lock of the fabric whenever it is stopped";
     return {};

@@ -46,24 +46,26 @@ class BackupTest(FabricCase):
                                      *arguments))
         self.programs[-1].wait_for("^ready ")
 
-    def ycsb(self, command, fabric, workload, *properties):
+    def ycsb(self, command, fabric, workload, *properties, records=RECORDS):
         done = subprocess.run([BIN / "ycsb", command, f"--fabric={fabric}", "-P", WORKLOADS / workload, "-p",
-                               f"recordcount={RECORDS}", *properties], capture_output=True, text=True, cwd=ROOT, check=False)
+                               f"recordcount={records}", *properties], capture_output=True, text=True, cwd=ROOT, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def expect_all_in(self, fabric):
+    def expect_all_in(self, fabric, records=RECORDS):
         """Reads keys of all parts of the store; ycsb verifies every value, and fails where there is none."""
-        self.ycsb("run", fabric, "workloadc", "-p", f"operationcount={3 * RECORDS}", "-p", "requestdistribution=sequential")
+        self.ycsb("run", fabric, "workloadc", "-p", f"operationcount={3 * records}", "-p", "requestdistribution=sequential",
+                  records=records)
 
     def records_in(self, text):
         return int(re.search(r" (\d+) records, ", text).group(1))
 
     def test_a_store_under_load_is_restored_to_one_of_another_shape(self):
-        self.start_memnode(1, "--metaserver", "--memory=256M")
-        self.start_memnode(2, "--memory=256M")
-        self.ycsb("load", self.fabric, "workloada")
+        records = 1_000_000
+        self.start_memnode(1, "--metaserver", "--memory=512M")
+        self.start_memnode(2, "--memory=512M")
+        self.ycsb("load", self.fabric, "workloada", records=records)
         with subprocess.Popen([BIN / "ycsb", "run", f"--fabric={self.fabric}", "-P", WORKLOADS / "workloada", "-p",
-                               f"recordcount={RECORDS}", "-p", "operationcount=1000000000"], stdout=subprocess.DEVNULL,
+                               f"recordcount={records}", "-p", "operationcount=1000000000"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, cwd=ROOT) as load:
             try:
                 said = self.backup()
@@ -71,13 +73,13 @@ class BackupTest(FabricCase):
             finally:
                 load.send_signal(signal.SIGINT)
                 load.wait(PATIENCE_S)
-        self.assertEqual(self.records_in(said), RECORDS)
-        self.start_other(7, "--memory=512M", "--metaserver")
-        self.assertEqual(self.records_in(self.restore()), RECORDS)
-        self.expect_all_in(self.other)
+        self.assertEqual(self.records_in(said), records)
+        self.start_other(7, "--memory=1G", "--metaserver")
+        self.assertEqual(self.records_in(self.restore()), records)
+        self.expect_all_in(self.other, records)
         # What is there already gets the file's values, and is there once.
-        self.assertEqual(self.records_in(self.restore()), RECORDS)
-        self.assertEqual(self.records_in(self.backup("--overwrite", fabric=self.other)), RECORDS)
+        self.assertEqual(self.records_in(self.restore()), records)
+        self.assertEqual(self.records_in(self.backup("--overwrite", fabric=self.other)), records)
 
     def test_a_mirrored_store_is_restored_too(self):
         self.start_memnode(1, "--metaserver", "--memory=256M")

@@ -36,8 +36,8 @@ class BackupFileTest : public ::testing::Test {
   using Records = std::vector<std::pair<std::string, std::string>>;
 
   BackupFileTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "surgekv-backup-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
+    folder_ = std::filesystem::temp_directory_path() / ("surgekv-backup-" + std::to_string(getpid()));
+    std::filesystem::create_directory(folder_);
   }
   ~BackupFileTest() override { std::filesystem::remove_all(folder_); }
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,14 +64,13 @@ int Stopped(const std::string& what_is_left) {
   return cli::kExitInterrupt;
 }
 
-// A store and clients of it.
+// A store and its clients.
 struct Session {
   std::unique_ptr<kvs::Store> store;
-  std::unique_ptr<kvs::Client> client;
-  std::unique_ptr<kvs::Client> large;  // of a restore: for large records
+  std::vector<std::unique_ptr<kvs::Client>> clients;
 
-  // Returns an exit status; 0: it is open.
-  int Open(const kvs::ClientOptions& options, bool restores) {
+  // Makes a client for each of the `options`. Returns an exit status; 0: it is open.
+  int Open(std::initializer_list<kvs::ClientOptions> options) {
     kvs::StoreOptions open;
     cli::SetFabric(&open);
     open.control_plane = FLAGS_control_plane;
@@ -80,28 +80,26 @@ struct Session {
     if (cli::StopSignal::Requested()) return Stopped("Nothing was done.");
     if (!opened.ok()) return cli::FailToOpen(opened.status());
     store = *std::move(opened);
-    auto made = store->NewClient(options);
-    if (!made.ok()) return cli::Fail(made.status());
-    client = *std::move(made);
-    if (!restores) return 0;
-    made = store->NewClient({.max_in_flight = kLargeWritesInFlight, .address_cache_entries = 0});
-    if (!made.ok()) return cli::Fail(made.status());
-    large = *std::move(made);
+    for (const kvs::ClientOptions& each : options) {
+      auto made = store->NewClient(each);
+      if (!made.ok()) return cli::Fail(made.status());
+      clients.push_back(*std::move(made));
+    }
     return 0;
   }
 };
 
-// Writes the records. `done` counts those that were written.
+// Writes the records, large ones through the second client. `done` counts those that were written.
 Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done) {
-  std::vector<kvs::WriteRequest> small, large;
+  std::vector<kvs::WriteRequest> writes[2];
   for (const BackupReader::Record& record : records) {
-    (record.value.size() <= kSmallBytes ? small : large)
-        .push_back({.kind = kvs::WriteKind::kPut, .key = record.key, .value = record.value});
+    writes[record.value.size() > kSmallBytes].push_back(
+        {.kind = kvs::WriteKind::kPut, .key = record.key, .value = record.value});
   }
   Status failed;
-  for (const auto& [client, writes] : {std::pair(session.client.get(), &small), {session.large.get(), &large}}) {
-    client->MultiWrite(*writes);
-    for (const kvs::WriteRequest& write : *writes) {
+  for (size_t i = 0; i < 2; ++i) {
+    session.clients[i]->MultiWrite(writes[i]);
+    for (const kvs::WriteRequest& write : writes[i]) {
       *done += write.status.ok() ? 1 : 0;
       if (!write.status.ok() && failed.ok()) failed = write.status;
     }
@@ -118,7 +116,7 @@ int Backup(const std::string& path, bool overwrite) {
   if (!created.ok()) return cli::Fail(created.status());
   BackupWriter& file = **created;
   Session session;
-  if (const int status = session.Open({}, false); status != 0) return status;
+  if (const int status = session.Open({{}}); status != 0) return status;
   Progress progress("backup");
   uint64_t cursor = 0;
   std::vector<kvs::ScanRecord> records;
@@ -126,7 +124,7 @@ int Backup(const std::string& path, bool overwrite) {
     if (cli::StopSignal::Requested()) {
       return Stopped("No file was written.");
     }
-    Status status = session.client->Scan(&cursor, &records, kStep);
+    Status status = session.clients.front()->Scan(&cursor, &records, kStep);
     for (size_t i = 0; status.ok() && i < records.size(); ++i) status = file.Add(records[i].key, records[i].value);
     if (!status.ok()) return cli::Fail(status, "No file was written.");
     progress.Show(cursor == 0 ? 1 : static_cast<double>(cursor) * 0x1p-64, file.records(), file.raw_bytes());
@@ -144,8 +142,11 @@ int Restore(const std::string& path, bool check_only) {
   if (!opened.ok()) return cli::Fail(opened.status());
   BackupReader& file = **opened;
   Session session;
-  if (const int status = check_only ? 0 : session.Open({.max_in_flight = kWritesInFlight}, true); status != 0)
-    return status;
+  if (!check_only) {
+    const int status = session.Open(
+        {{.max_in_flight = kWritesInFlight}, {.max_in_flight = kLargeWritesInFlight, .address_cache_entries = 0}});
+    if (status != 0) return status;
+  }
   Progress progress(check_only ? "check" : "restore");
   uint64_t done = 0, bytes = 0;
   const auto so_far = [&] {

@@ -69,29 +69,17 @@ uint64_t ChecksumOf(const Header& header, uint64_t id, uint64_t offset) {
 
 // ---- files
 
-File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-File::~File() { (void)Close(); }
-int File::Close() {
-  if (fd_ < 0) return 0;
-  return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno;
+File::~File() {
+  if (fd_ >= 0) (void)close(fd_);
 }
 
 // ---- writing
-
-struct BackupWriter::Compressor {
-  ZSTD_CCtx* const context = ZSTD_createCCtx();
-  Compressor() = default;
-  Compressor(const Compressor&) = delete;
-  Compressor& operator=(const Compressor&) = delete;
-  ~Compressor() { ZSTD_freeCCtx(context); }
-};
 
 BackupWriter::BackupWriter(std::string path, bool overwrite, uint64_t id)
     : path_(std::move(path)),
       temporary_(path_ + ".partial-" + std::to_string(id)),
       overwrite_(overwrite),
       file_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
-      compressor_(std::make_unique<Compressor>()),
       id_(id) {}
 
 BackupWriter::~BackupWriter() {
@@ -99,7 +87,7 @@ BackupWriter::~BackupWriter() {
 }
 
 // May the file get its name? If it is to replace another one, sets *mode to that one's.
-Status BackupWriter::CheckPlace(mode_t* mode) const {
+Status BackupWriter::CheckPlace(std::optional<mode_t>* mode) const {
   struct stat there {};
   if (lstat(path_.c_str(), &there) != 0) {
     return errno == ENOENT ? Status::Ok() : Status(StatusCode::kInvalidArgument, path_ + ": " + std::strerror(errno));
@@ -117,9 +105,9 @@ Result<std::unique_ptr<BackupWriter>> BackupWriter::Create(std::string path, boo
   if (writer->file_.fd() < 0) {
     return Status(StatusCode::kInvalidArgument, writer->temporary_ + ": " + std::strerror(errno));
   }
-  mode_t mode = 0;
+  std::optional<mode_t> mode;
   KRCORE_RETURN_IF_ERROR(writer->CheckPlace(&mode));
-  if (mode != 0 && fchmod(writer->file_.fd(), mode) != 0) return Status::FromErrno(errno, writer->temporary_);
+  if (mode && fchmod(writer->file_.fd(), *mode) != 0) return Status::FromErrno(errno, writer->temporary_);
   FileHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.version = kVersion;
@@ -156,8 +144,7 @@ Status BackupWriter::Add(std::string_view key, std::string_view value) {
 
 Status BackupWriter::WriteBlock() {
   stored_.resize(ZSTD_compressBound(block_.size()));
-  const size_t stored = ZSTD_compressCCtx(compressor_->context, stored_.data(), stored_.size(), block_.data(),
-                                          block_.size(), kCompressionLevel);
+  const size_t stored = ZSTD_compress(stored_.data(), stored_.size(), block_.data(), block_.size(), kCompressionLevel);
   if (ZSTD_isError(stored) != 0) {
     return {StatusCode::kInternal, path_ + ": compressing: " + ZSTD_getErrorName(stored)};
   }
@@ -183,7 +170,7 @@ Status BackupWriter::Finish() {
   trailer.checksum = ChecksumOf(trailer, id_, file_bytes_);
   KRCORE_RETURN_IF_ERROR(Write(&trailer, sizeof(trailer)));
   if (fsync(file_.fd()) != 0) return Status::FromErrno(errno, path_ + ": writing to the disk");
-  mode_t mode = 0;
+  std::optional<mode_t> mode;
   KRCORE_RETURN_IF_ERROR(CheckPlace(&mode));  // again: a file may have come meanwhile
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return Status::FromErrno(errno, path_ + ": renaming");
   finished_ = true;
@@ -196,20 +183,8 @@ Status BackupWriter::Finish() {
 
 // ---- reading
 
-struct BackupReader::Decompressor {
-  ZSTD_DCtx* const context = ZSTD_createDCtx();
-  Decompressor() = default;
-  Decompressor(const Decompressor&) = delete;
-  Decompressor& operator=(const Decompressor&) = delete;
-  ~Decompressor() { ZSTD_freeDCtx(context); }
-};
-
 BackupReader::BackupReader(std::string path)
-    : path_(std::move(path)),
-      file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)),
-      decompressor_(std::make_unique<Decompressor>()) {}
-
-BackupReader::~BackupReader() = default;
+    : path_(std::move(path)), file_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {}
 
 Status BackupReader::Damaged(uint64_t at, const std::string& what) const {
   return {StatusCode::kCorrupt, path_ + " is damaged at byte " + std::to_string(at) + ": " + what};
@@ -279,8 +254,7 @@ Status BackupReader::Next(std::vector<Record>* records) {
     return Damaged(at, "the checksum of the block that begins there is wrong");
   }
   block_.resize(header.raw_bytes);
-  const size_t raw =
-      ZSTD_decompressDCtx(decompressor_->context, block_.data(), block_.size(), stored_.data(), stored_.size());
+  const size_t raw = ZSTD_decompress(block_.data(), block_.size(), stored_.data(), stored_.size());
   if (ZSTD_isError(raw) != 0 || raw != block_.size()) return Damaged(at, "the block cannot be decompressed");
 
   size_t next = 0;

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,16 +36,14 @@ using krcore::Status;
 // An open file descriptor.
 class File {
  public:
-  explicit File(int fd = -1) : fd_(fd) {}
-  File(File&& other) noexcept;
-  File& operator=(File&&) = delete;
+  explicit File(int fd) : fd_(fd) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
   ~File();
   int fd() const { return fd_; }
-  // Returns the errno of closing it, which may tell that something was not written.
-  int Close();
 
  private:
-  int fd_;
+  const int fd_;
 };
 
 // Writes a file under a temporary name next to its own, and gives it its name when it is complete.
@@ -65,17 +64,15 @@ class BackupWriter {
   uint64_t file_bytes() const { return file_bytes_; }  // written so far
 
  private:
-  struct Compressor;
   BackupWriter(std::string path, bool overwrite, uint64_t id);
   Status WriteBlock();
   Status Write(const void* data, size_t bytes);
-  Status CheckPlace(mode_t* mode) const;
+  Status CheckPlace(std::optional<mode_t>* mode) const;
 
   const std::string path_, temporary_;
   const bool overwrite_;
   File file_;
   bool finished_ = false;
-  std::unique_ptr<Compressor> compressor_;
   const uint64_t id_;
   std::vector<char> block_, stored_;
   uint32_t block_records_ = 0;
@@ -91,7 +88,6 @@ class BackupReader {
 
   // kInvalidArgument: it cannot be opened, or is no backup. kUnsupported: it has another version.
   static Result<std::unique_ptr<BackupReader>> Open(std::string path);
-  ~BackupReader();
 
   // Reads the next block. *records stay until the next call; none: this was the end of a complete file. kCorrupt: the
   // file is damaged or cut; the message says where.
@@ -101,7 +97,6 @@ class BackupReader {
   uint64_t file_bytes() const { return file_bytes_; }
 
  private:
-  struct Decompressor;
   explicit BackupReader(std::string path);
   Status Read(void* to, size_t bytes);
   Status Damaged(uint64_t at, const std::string& what) const;
@@ -109,7 +104,6 @@ class BackupReader {
 
   const std::string path_;
   File file_;
-  std::unique_ptr<Decompressor> decompressor_;
   uint64_t id_ = 0, offset_ = 0, file_bytes_ = 0;
   uint64_t blocks_ = 0, records_ = 0;
   std::vector<char> stored_, block_;

@@ -188,7 +188,8 @@ struct krcore_mr_info {
 
 const char* krcore_strerror(int error);            /* never NULL; static */
 const char* krcore_wc_strerror(uint8_t wc_status); /* likewise */
-/* More about this thread's last failed call; "" if there is nothing to add. Valid until the thread's next failure. */
+/* More about this thread's last failed call, of krcore or kvs; "" if there is nothing to add. Valid until the thread's
+ * next failure. */
 const char* krcore_last_error(void);
 
 /* ---- node */

@@ -64,7 +64,8 @@ typedef struct kvs_client kvs_client_t;
 
 const char* kvs_version(void);       /* of the library: "major.minor.patch"; static */
 const char* kvs_strerror(int error); /* never NULL; static */
-/* More about this thread's last failed call; "" if there is nothing to add. Valid until the thread's next failure. */
+/* More about this thread's last failed call, of kvs or krcore; "" if there is nothing to add. Valid until the thread's
+ * next failure. */
 const char* kvs_last_error(void);
 /* Frees what a call has handed out. */
 void kvs_free(void* memory);
