@@ -97,7 +97,7 @@ struct Served {
   double rc_acceptor_cpu_s = 0;
   uint64_t rc_requests = 0;
   double housekeeper_cpu_s = 0;
-  uint64_t chunks_freed = 0;  // by the housekeeper
+  uint64_t chunks_freed = 0, expired = 0;  // by the housekeeper
   double dc_agent_cpu_s = 0;
 };
 
@@ -202,6 +202,7 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     steward->Join();
     served.housekeeper_cpu_s = static_cast<double>(steward->cpu_ns()) * 1e-9;
     served.chunks_freed = steward->chunks_freed();
+    served.expired = steward->expired();
   }
   if (collapser.has_value()) {
     collapser->Stop();
@@ -226,11 +227,12 @@ void PrintStopped(const Options& options, const Served& served) {
   std::printf(
       "stopped fabric=%s node=%u signal=%s memory=%s served_s=%.3f cpu_user_s=%.6f cpu_system_s=%.6f "
       "of_it_hugepages_s=%.6f hugepage_bytes=%llu of_it_rc_acceptor_s=%.6f rc_requests=%llu "
-      "of_it_housekeeper_s=%.6f chunks_freed=%llu of_it_dc_agent_s=%.6f\n",
+      "of_it_housekeeper_s=%.6f chunks_freed=%llu expired=%llu of_it_dc_agent_s=%.6f\n",
       options.fabric.c_str(), served.node, StopReason(), memory, served.seconds, served.cpu.user_s, served.cpu.system_s,
       served.huge_page_cpu_s, static_cast<unsigned long long>(served.huge_page_bytes), served.rc_acceptor_cpu_s,
       static_cast<unsigned long long>(served.rc_requests), served.housekeeper_cpu_s,
-      static_cast<unsigned long long>(served.chunks_freed), served.dc_agent_cpu_s);
+      static_cast<unsigned long long>(served.chunks_freed), static_cast<unsigned long long>(served.expired),
+      served.dc_agent_cpu_s);
   std::fflush(stdout);
 }
 

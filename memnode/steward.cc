@@ -125,6 +125,7 @@ void Steward::LookAfter(kvs::Store& store) {
     if (housekeeper != nullptr) {
       next_ns = std::min(next_ns, housekeeper->Step());
       chunks_freed_ = housekeeper->stats().chunks_freed;
+      expired_ = housekeeper->stats().expired;
     }
     if (cli::StopSignal::Requested()) return;
     if (next_ns < kSoonNs) {

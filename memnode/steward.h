@@ -35,6 +35,7 @@ class Steward {
   // After Join: the thread's CPU time, and how many chunks it has given back.
   int64_t cpu_ns() const { return cpu_ns_; }
   uint64_t chunks_freed() const { return chunks_freed_; }
+  uint64_t expired() const { return expired_; }
 
  private:
   void Run();
@@ -49,7 +50,7 @@ class Steward {
   kvs::ReplicaKeeperStats told_;
   bool told_any_ = false;  // the thread's, as are the next
   int64_t cpu_ns_ = 0;
-  uint64_t chunks_freed_ = 0;
+  uint64_t chunks_freed_ = 0, expired_ = 0;
   std::thread thread_;
 };
 

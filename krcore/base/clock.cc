@@ -14,6 +14,12 @@ constexpr uint32_t kSpinCalls = 200;
 constexpr uint32_t kYieldCalls = 2000;
 constexpr long kSleepNs = 50'000;
 
+int64_t Read(clockid_t id) {
+  timespec now{};
+  clock_gettime(id, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 class MonotonicClock final : public Clock {
  public:
   int64_t NowNs() override { return Read(CLOCK_MONOTONIC); }
@@ -31,16 +37,11 @@ class MonotonicClock final : public Clock {
       nanosleep(&nap, nullptr);
     }
   }
-
- private:
-  static int64_t Read(clockid_t id) {
-    timespec now{};
-    clock_gettime(id, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  }
 };
 
 }  // namespace
+
+uint64_t Clock::UnixMs() { return static_cast<uint64_t>(Read(CLOCK_REALTIME)) / 1'000'000; }
 
 Clock* RealClock() {
   static MonotonicClock clock;

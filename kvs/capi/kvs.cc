@@ -82,12 +82,12 @@ int OnKey(kvs_client_t* client, const void* key, size_t key_length, const Call& 
   return Guarded([&] { return Report(call(*client->client, View(key, key_length))); });
 }
 
-using WriteCall = Status (kvs::Client::*)(std::string_view key, std::string_view value);
+using WriteCall = Status (kvs::Client::*)(std::string_view key, std::string_view value, uint64_t expires_at_ms);
 int Write(kvs_client_t* client, const void* key, size_t key_length, const void* value, size_t value_length,
           WriteCall write) {
   if (LacksBytes(value, value_length)) return Missing("value");
   return OnKey(client, key, key_length,
-               [&](kvs::Client& to, std::string_view of) { return (to.*write)(of, View(value, value_length)); });
+               [&](kvs::Client& to, std::string_view of) { return (to.*write)(of, View(value, value_length), 0); });
 }
 
 struct Counter {
@@ -121,6 +121,7 @@ constexpr Counter kCounters[] = {
     KVS_COUNTER(stale_directory_hits),
     KVS_COUNTER(directory_reads),
     KVS_COUNTER(checksum_retries),
+    KVS_COUNTER(expired),
     KVS_COUNTER(blocks_retired),
     KVS_COUNTER(blocks_reused),
     KVS_COUNTER(chunks_taken),
@@ -258,15 +259,16 @@ int kvs_compare_and_set(kvs_client_t* client, const void* key, size_t key_length
 int kvs_modify(kvs_client_t* client, const void* key, size_t key_length, kvs_modify_function function, void* context) {
   if (function == nullptr) return Missing("function");
   bool refused = false;
-  const auto decide = [&](std::optional<std::string_view> value) {
-    const void* bytes = nullptr;
-    size_t length = 0;
-    const int action = function(context, value ? value->data() : nullptr, value ? value->size() : 0, &bytes, &length);
+  const auto decide = [&](const std::optional<kvs::Record>& record) {
+    kvs_value old{}, wanted{};
+    if (record) old = {record->value.data(), record->value.size(), record->expires_at_ms};
+    const int action = function(context, record ? &old : nullptr, &wanted);
     const bool sets = action == KVS_MODIFY_SET;
-    refused = sets ? LacksBytes(bytes, length) || length > KVS_MAX_VALUE_BYTES
+    refused = sets ? LacksBytes(wanted.value, wanted.value_length) || wanted.value_length > KVS_MAX_VALUE_BYTES
                    : action != KVS_MODIFY_KEEP && action != KVS_MODIFY_DELETE;
     if (refused || action == KVS_MODIFY_KEEP) return Modification::Keep();
-    return sets ? Modification::Set(std::string(View(bytes, length))) : Modification::Delete();
+    if (!sets) return Modification::Delete();
+    return Modification::Set(std::string(View(wanted.value, wanted.value_length)), wanted.expires_at_ms);
   };
   return OnKey(client, key, key_length, [&](kvs::Client& in, std::string_view of) -> Status {
     Status status = in.Modify(of, decide);
@@ -317,6 +319,7 @@ int kvs_multi_write(kvs_client_t* client, struct kvs_write* writes, size_t count
       requests[i].kind = static_cast<kvs::WriteKind>(from.kind);
       requests[i].key = View(from.key, from.key_length);
       if (has_value) requests[i].value = View(from.value, from.value_length);
+      if (has_value) requests[i].expires_at_ms = from.expires_at_ms;
     }
     client->client->MultiWrite(requests);
     for (size_t i = 0; i < count; ++i) writes[i].status = Guarded([&] { return Report(requests[i].status); });
@@ -342,13 +345,13 @@ int kvs_scan(kvs_client_t* client, uint64_t* cursor, const struct kvs_scan_optio
     std::vector<kvs::ScanRecord> found;
     if (const Status status = client->client->Scan(&next, &found, all); !status.ok()) return Fail(status);
     size_t bytes = found.size() * sizeof(struct kvs_record);
-    for (const auto& [key, value] : found) bytes += key.size() + 1 + value.size() + 1;
+    for (const auto& [key, value, expires_at_ms] : found) bytes += key.size() + 1 + value.size() + 1;
     auto* const out = static_cast<struct kvs_record*>(Allocate(std::max<size_t>(bytes, 1)));
     char* text = reinterpret_cast<char*>(out + found.size());
     for (size_t i = 0; i < found.size(); ++i) {
-      const auto& [key, value] = found[i];
+      const auto& [key, value, expires_at_ms] = found[i];
       char* const value_at = CopyTo(text, key);
-      out[i] = {text, key.size(), value_at, value.size()};
+      out[i] = {text, key.size(), value_at, value.size(), expires_at_ms};
       text = CopyTo(value_at, value);
     }
     *cursor = next;

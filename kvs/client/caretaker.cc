@@ -55,9 +55,15 @@ class Caretaker::KeptClient final : public Client {
   }
 
   Status Get(std::string_view key, std::string* value) override { return Call(*this)->Get(key, value); }
-  Status Put(std::string_view key, std::string_view value) override { return Call(*this)->Put(key, value); }
-  Status Insert(std::string_view key, std::string_view value) override { return Call(*this)->Insert(key, value); }
-  Status Update(std::string_view key, std::string_view value) override { return Call(*this)->Update(key, value); }
+  Status Put(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return Call(*this)->Put(key, value, expires_at_ms);
+  }
+  Status Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return Call(*this)->Insert(key, value, expires_at_ms);
+  }
+  Status Update(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return Call(*this)->Update(key, value, expires_at_ms);
+  }
   Status Delete(std::string_view key) override { return Call(*this)->Delete(key); }
   Status Modify(std::string_view key, const ModifyFunction& function) override {
     return Call(*this)->Modify(key, function);
@@ -85,12 +91,14 @@ class Caretaker::KeptClient final : public Client {
                            std::span<Status> statuses) override {
     return core().MultiGetAsync(keys, values, statuses);
   }
-  Task<Status> PutAsync(std::string_view key, std::string_view value) override { return core().PutAsync(key, value); }
-  Task<Status> InsertAsync(std::string_view key, std::string_view value) override {
-    return core().InsertAsync(key, value);
+  Task<Status> PutAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return core().PutAsync(key, value, expires_at_ms);
   }
-  Task<Status> UpdateAsync(std::string_view key, std::string_view value) override {
-    return core().UpdateAsync(key, value);
+  Task<Status> InsertAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return core().InsertAsync(key, value, expires_at_ms);
+  }
+  Task<Status> UpdateAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override {
+    return core().UpdateAsync(key, value, expires_at_ms);
   }
   Task<Status> DeleteAsync(std::string_view key) override { return core().DeleteAsync(key); }
   Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) override {

@@ -301,9 +301,15 @@ Task<Status> ClientCore::EnterPool(krcore::NodeId pool) {
 void Client::Idle(uint32_t rounds) { krcore::RealClock()->Relax(rounds); }
 
 Status Client::Get(std::string_view key, std::string* value) { return Wait(GetAsync(key, value)); }
-Status Client::Put(std::string_view key, std::string_view value) { return Wait(PutAsync(key, value)); }
-Status Client::Insert(std::string_view key, std::string_view value) { return Wait(InsertAsync(key, value)); }
-Status Client::Update(std::string_view key, std::string_view value) { return Wait(UpdateAsync(key, value)); }
+Status Client::Put(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Wait(PutAsync(key, value, expires_at_ms));
+}
+Status Client::Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Wait(InsertAsync(key, value, expires_at_ms));
+}
+Status Client::Update(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Wait(UpdateAsync(key, value, expires_at_ms));
+}
 Status Client::Delete(std::string_view key) { return Wait(DeleteAsync(key)); }
 Status Client::Modify(std::string_view key, const ModifyFunction& function) {
   return Wait(ModifyAsync(key, &function));
@@ -334,25 +340,25 @@ void Client::MultiWrite(std::span<WriteRequest> writes) { Wait(MultiWriteAsync(w
 
 // Sets *compared to how the comparison ended.
 static ModifyFunction Comparison(std::optional<std::string_view> expected, std::optional<std::string_view> desired,
-                                 Status* compared) {
+                                 uint64_t expires_at_ms, Status* compared) {
   return [=](std::optional<std::string_view> value) {
     *compared = value == expected ? StatusCode::kOk : value ? StatusCode::kExists : StatusCode::kNotFound;
     if (!compared->ok()) return Modification::Keep();
-    return desired ? Modification::Set(std::string(*desired)) : Modification::Delete();
+    return desired ? Modification::Set(std::string(*desired), expires_at_ms) : Modification::Delete();
   };
 }
 
 Status Client::CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
-                             std::optional<std::string_view> desired) {
+                             std::optional<std::string_view> desired, uint64_t expires_at_ms) {
   Status compared;
-  const Status modified = Modify(key, Comparison(expected, desired, &compared));
+  const Status modified = Modify(key, Comparison(expected, desired, expires_at_ms, &compared));
   return modified.ok() ? compared : modified;
 }
 
 Task<Status> Client::CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
-                                        std::optional<std::string_view> desired) {
+                                        std::optional<std::string_view> desired, uint64_t expires_at_ms) {
   Status compared;
-  const ModifyFunction comparison = Comparison(expected, desired, &compared);
+  const ModifyFunction comparison = Comparison(expected, desired, expires_at_ms, &compared);
   Status modified = co_await ModifyAsync(key, &comparison);
   if (!modified.ok()) co_return modified;
   co_return compared;

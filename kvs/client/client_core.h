@@ -55,16 +55,16 @@ class ClientCore final : public Client {
   Views* views() { return views_.get(); }
 
   Status Get(std::string_view key, std::string* value) override;
-  Status Put(std::string_view key, std::string_view value) override;
-  Status Insert(std::string_view key, std::string_view value) override;
-  Status Update(std::string_view key, std::string_view value) override;
+  Status Put(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
+  Status Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
+  Status Update(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
   Status Delete(std::string_view key) override;
   Task<Status> GetAsync(std::string_view key, std::string* value) override;
   Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                            std::span<Status> statuses) override;
-  Task<Status> PutAsync(std::string_view key, std::string_view value) override;
-  Task<Status> InsertAsync(std::string_view key, std::string_view value) override;
-  Task<Status> UpdateAsync(std::string_view key, std::string_view value) override;
+  Task<Status> PutAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
+  Task<Status> InsertAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
+  Task<Status> UpdateAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) override;
   Task<Status> DeleteAsync(std::string_view key) override;
   Task<Status> ModifyAsync(std::string_view key, const ModifyFunction* function) override;
   Task<void> MultiWriteAsync(std::span<WriteRequest> writes) override;
@@ -114,12 +114,16 @@ class ClientCore final : public Client {
   bool OthersWait() const;
   void PollAlone(uint32_t* idle);
   Step ReadAlone(Operation& op);
+  // Returns whether the steps found a value, and it has expired.
+  bool FoundExpired(const Operation& op) const {
+    return op.scan.val >= 0 && common_.IsExpired(op.scan.block.expires_at_ms());
+  }
   Status ResultOf(const Operation& op, std::string* value);
 
   // ---- writes.cc
-  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value,
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms,
                      const ModifyFunction* modify = nullptr);
-  Status WriteAlone(WriteKind kind, std::string_view key, std::string_view value);
+  Status WriteAlone(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);
   void Answer(Member& member);
   Task<void> Settle(Member& member, std::vector<WriteRequest*>* undone);
 

@@ -29,6 +29,12 @@ constexpr int64_t kRest = 9;
 // (Writers that wait for memory take a sweep for progress. So they soon see none, and give up.)
 constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
 constexpr int64_t kSweepMs = 60'000;
+// Values that have expired are looked for in a scan over all keys, a part at a time. A part ends after kExpiryPartNs,
+// or with the next table, and then the scan rests kRest times as long. A new one begins kExpiryRestNs after its end.
+constexpr int64_t kExpiryPartNs = 20'000'000, kExpiryRestNs = 10'000'000'000;
+constexpr uint32_t kRemovedAtOnce = 16;
+// The part of all positions that the smallest table has.
+constexpr uint64_t kLeastTable = uint64_t{1} << (64 - kMaxDepth);
 // How soon to poll the client again if nothing has come for it.
 constexpr int64_t kPollNs = 50'000;
 
@@ -47,8 +53,13 @@ class HousekeeperCore final : public Housekeeper {
   int64_t LookIfDue() {
     const int64_t now_ns = store_.clock().NowNs();
     if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
-    look_at_ns_ = now_ns + store_.shape().lease_ns / 4;
-    if (Look() && SweepIsDue(now_ns)) Begin();
+    look_at_ns_ = now_ns + look_every_ns();
+    if (Look()) {
+      const bool sweep_due = SweepIsDue(now_ns);
+      const bool expiry_due = expiring_ && now_ns >= expire_at_ns_;
+      // If both are, they take turns.
+      if (sweep_due || expiry_due) Begin(sweep_due && !(expiry_due && sweeps_));
+    }
     return client_ ? 0 : std::max(look_at_ns_ - store_.clock().NowNs(), kPollNs);
   }
   // A client's entry, and the time since which it has not changed.
@@ -59,8 +70,11 @@ class HousekeeperCore final : public Housekeeper {
   bool Look();
   void AskForDead(const HomeView& home, int64_t now_ns);
   bool SweepIsDue(int64_t now_ns);
-  void Begin();
+  void Begin(bool sweep);
   int64_t Sweep();
+  void EndSweep(int64_t now_ns);
+  void EndExpiryPart(int64_t now_ns);
+  int64_t look_every_ns() const { return store_.shape().lease_ns / 4; }
   int64_t TryAgainAfter(int64_t now_ns) const {
     return now_ns + std::max(patience_leases_ * store_.shape().lease_ns, kRestInVain * worked_ns_);
   }
@@ -77,16 +91,23 @@ class HousekeeperCore final : public Housekeeper {
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
   uint64_t mover_ = 0;                         // the mover word
   bool mover_goes_on_ = false;                 // it has changed since the look before
+  bool expiring_ = false;                      // values that expire may be in the store
   // What it knows of the last sweep.
   bool swept_ = false;    // it has swept since the last look
   bool pending_ = false;  // the last sweep did not come to its end
   bool left_ = false;     // it left sparse chunks as they were
   int64_t patience_leases_ = 1;
   uint64_t swept_used_ = 0;
+  // Of the scan for values that have expired.
+  uint64_t expiry_cursor_ = 0;
+  uint32_t failures_ = 0;      // in a row
+  uint64_t expired_seen_ = 0;  // stats_.expired when it began
+  int64_t expire_at_ns_ = 0;
   HousekeeperStats stats_;
 
-  // For the time of a sweep. client_ comes last, so that what it writes to outlives it.
-  Status swept_status_;
+  // For the time of a sweep, or of a part of that scan. client_ comes last, so that what it writes to outlives it.
+  bool sweeps_ = false;
+  Status swept_status_, expiry_status_;
   CompactReport report_;
   int64_t begun_ns_ = 0, worked_ns_ = 0;
   std::unique_ptr<ClientCore> client_;
@@ -100,6 +121,7 @@ bool HousekeeperCore::Look() {
   AskForDead(*home, store_.clock().NowNs());  // after the READ
   mover_goes_on_ = home->mover != 0 && home->mover != mover_;
   mover_ = home->mover;
+  expiring_ = home->expiring;
   uint64_t used = 0, free = 0;
   std::vector<ChunkWord> words;
   for (const MemberView& member : home->members) {
@@ -158,14 +180,29 @@ Task<void> Compact(Client& client, CompactOptions options, CompactReport* report
   *status = co_await client.CompactAsync(options, report);
 }
 
-void HousekeeperCore::Begin() {
+// Goes on with the scan until that time, or to its end.
+Task<void> RemoveExpired(Client& client, krcore::Clock& clock, int64_t until_ns, uint64_t* cursor, Status* status) {
+  constexpr ScanOptions kWholeTables{.count = UINT32_MAX, .max_bytes = uint64_t{16} << 20, .values = false};
+  std::vector<ScanRecord> keys;
+  do {
+    *status = co_await client.ScanAsync(cursor, &keys, kWholeTables);
+  } while (status->ok() && *cursor != 0 && clock.NowNs() < until_ns);
+}
+
+void HousekeeperCore::Begin(bool sweep) {
   if (store_.ViewPending()) return;  // it tries again at the next look
-  auto client = store_.NewPolledClient({.max_in_flight = 1, .address_cache_entries = 0});
+  auto client = store_.NewPolledClient({.max_in_flight = sweep ? 1 : kRemovedAtOnce, .address_cache_entries = 0});
   if (!client.ok()) return;  // likewise
   client_ = *std::move(client);
   for (const auto& [index, seen] : entries_) client_->SawUnchanged(index, seen.entry, seen.since_ns);
   begun_ns_ = store_.clock().NowNs();
   worked_ns_ = 0;
+  sweeps_ = sweep;
+  if (!sweep) {
+    if (expiry_cursor_ == 0) expired_seen_ = stats_.expired;
+    const int64_t until_ns = begun_ns_ + kExpiryPartNs;
+    return client_->Spawn(RemoveExpired(*client_, store_.clock(), until_ns, &expiry_cursor_, &expiry_status_));
+  }
   ++stats_.sweeps;
   report_ = {};
   client_->Spawn(Compact(*client_, {.thorough = scarce(), .timeout_ms = kSweepMs}, &report_, &swept_status_));
@@ -178,12 +215,35 @@ int64_t HousekeeperCore::Sweep() {
   worked_ns_ += progress ? now_ns - before_ns : 0;
   const ClientStats& stats = client_->stats();
   // The client finds the dead by itself, in a moment.
-  const bool all_found = stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > store_.shape().lease_ns / 4;
+  const bool all_found = !sweeps_ || stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > look_every_ns();
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
   // To end the client would block until the view is active, which another client of this thread may have to
   // acknowledge.
   if (store_.ViewPending()) return kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
+  stats_.expired += stats.expired;
+  if (sweeps_) {
+    EndSweep(now_ns);
+  } else {
+    EndExpiryPart(now_ns);
+  }
+  client_.reset();
+  return 0;
+}
+
+// What it cannot read it skips: the more, the more often it has failed.
+void HousekeeperCore::EndExpiryPart(int64_t now_ns) {
+  failures_ = expiry_status_.ok() ? 0 : failures_ + 1;
+  if (failures_ > 0) {
+    const uint64_t skipped = kLeastTable << std::min(failures_ - 1, kMaxDepth - 1);
+    expiry_cursor_ = expiry_cursor_ > UINT64_MAX - skipped ? 0 : expiry_cursor_ + skipped;
+  }
+  const bool ended = expiry_cursor_ == 0;
+  expire_at_ns_ = now_ns + std::max(kRest * (now_ns - begun_ns_), ended ? kExpiryRestNs : 0);
+  pending_ |= ended && stats_.expired > expired_seen_;  // what it has removed is to be swept
+}
+
+void HousekeeperCore::EndSweep(int64_t now_ns) {
   // With kTimeout a client was expelled meanwhile; with kExists another client gives memory back. (It is not pending if
   // a memory node does not answer: that may last.)
   pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
@@ -192,9 +252,7 @@ int64_t HousekeeperCore::Sweep() {
   if (report_.chunks_freed > 0) patience_leases_ = 1;
   try_again_at_ns_ = TryAgainAfter(now_ns);
   patience_leases_ = std::min(2 * patience_leases_, kMostPatienceLeases);
-  client_.reset();
   swept_ = swept_status_.ok();
-  return 0;
 }
 
 }  // namespace

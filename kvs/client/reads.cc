@@ -68,7 +68,7 @@ Step ClientCore::ReadAlone(Operation& op) {
   return step;
 }
 
-// Returns the result of a read that the steps of the usual case have ended with kOk.
+// Returns the result of a read that the steps of the usual case have ended with kOk. The value has not expired.
 Status ClientCore::ResultOf(const Operation& op, std::string* value) {
   ++stats_.operations;
   if (op.scan.val < 0) return StatusCode::kNotFound;
@@ -81,8 +81,13 @@ Status ClientCore::Get(std::string_view key, std::string* value) {
   Operation* const free = IsKey(key) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
   if (free != nullptr) {
     Operation& op = epochs_.operations.Take(*free, key, common_.shape.hasher(key), /*of_user=*/false);
-    const OperationLease lease(epochs_.operations, op);
-    if (ReadAlone(op) == Step::kOk) return ResultOf(op, value);
+    OperationLease lease(epochs_.operations, op);
+    const Step step = ReadAlone(op);
+    if (step == Step::kOk && FoundExpired(op)) [[unlikely]] {
+      lease.End();
+      return Wait(table_.writer.ReadExpired(key, value));
+    }
+    if (step == Step::kOk) return ResultOf(op, value);
   }
   return Client::Get(key, value);
 }
@@ -154,7 +159,7 @@ Task<void> ClientCore::MultiGetAsync(std::span<const std::string_view> keys, std
       for (Operation* op = group.first; op != nullptr; op = op->group_next) {
         if (op->group_index == kSettled) continue;
         const Step step = table_.finder.GoOnReading(*op, batch);
-        if (step == Step::kOk) {
+        if (step == Step::kOk && !FoundExpired(*op)) [[likely]] {
           const size_t i = std::exchange(op->group_index, kSettled);
           statuses[i] = ResultOf(*op, &values[i]);
         } else if (step == Step::kRun) {

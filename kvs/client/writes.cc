@@ -26,40 +26,40 @@ bool LacksFunction(WriteKind kind, const ModifyFunction* modify) {
 
 }  // namespace
 
-Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value,
+Task<Status> ClientCore::Write(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms,
                                const ModifyFunction* modify) {
   if (!IsRecord(key, value)) [[unlikely]]
     return Ended(LengthStatus(key, value));
   if (LacksFunction(kind, modify)) [[unlikely]]
     return Ended({StatusCode::kInvalidArgument, "a Modify has no function"});
-  return table_.writer.Write(kind, key, value, kind == WriteKind::kModify ? modify : nullptr);
+  return table_.writer.Write(kind, key, value, expires_at_ms, kind == WriteKind::kModify ? modify : nullptr);
 }
 
-Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kPut, key, value);
+Task<Status> ClientCore::PutAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Write(WriteKind::kPut, key, value, expires_at_ms);
 }
-Task<Status> ClientCore::InsertAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kInsert, key, value);
+Task<Status> ClientCore::InsertAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Write(WriteKind::kInsert, key, value, expires_at_ms);
 }
-Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view value) {
-  return Write(WriteKind::kUpdate, key, value);
+Task<Status> ClientCore::UpdateAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return Write(WriteKind::kUpdate, key, value, expires_at_ms);
 }
-Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}); }
+Task<Status> ClientCore::DeleteAsync(std::string_view key) { return Write(WriteKind::kDelete, key, {}, 0); }
 Task<Status> ClientCore::ModifyAsync(std::string_view key, const ModifyFunction* function) {
-  return Write(WriteKind::kModify, key, {}, function);
+  return Write(WriteKind::kModify, key, {}, 0, function);
 }
 
 // ---- one write that blocks
 
 // Like ReadAlone. If an operation is free, it takes no turn among its client's writes of the key: it has begun by the
 // time they go on, and they may run meanwhile.
-Status ClientCore::WriteAlone(WriteKind kind, std::string_view key, std::string_view value) {
+Status ClientCore::WriteAlone(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms) {
   Operation* const free = IsRecord(key, value) && !forked() ? epochs_.operations.FreeOperation() : nullptr;
   if (free == nullptr) [[unlikely]]
-    return Wait(Write(kind, key, value));
+    return Wait(Write(kind, key, value, expires_at_ms));
   Operation& op = epochs_.operations.Take(*free, key, common_.shape.hasher(key), /*of_user=*/true);
   const OperationLease lease(epochs_.operations, op);
-  PendingWrite write(op, kind, value);
+  PendingWrite write(op, kind, value, expires_at_ms);
   const auto poll = [this, idle = 0u]() mutable { PollAlone(&idle); };
   op.batch.HintEvery(1);
   do {
@@ -72,12 +72,14 @@ Status ClientCore::WriteAlone(WriteKind kind, std::string_view key, std::string_
   return std::move(write.result);
 }
 
-Status ClientCore::Put(std::string_view key, std::string_view value) { return WriteAlone(WriteKind::kPut, key, value); }
-Status ClientCore::Insert(std::string_view key, std::string_view value) {
-  return WriteAlone(WriteKind::kInsert, key, value);
+Status ClientCore::Put(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return WriteAlone(WriteKind::kPut, key, value, expires_at_ms);
 }
-Status ClientCore::Update(std::string_view key, std::string_view value) {
-  return WriteAlone(WriteKind::kUpdate, key, value);
+Status ClientCore::Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return WriteAlone(WriteKind::kInsert, key, value, expires_at_ms);
+}
+Status ClientCore::Update(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  return WriteAlone(WriteKind::kUpdate, key, value, expires_at_ms);
 }
 Status ClientCore::Delete(std::string_view key) { return WriteAlone(WriteKind::kDelete, key, {}); }
 
@@ -132,7 +134,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
   using Alone = std::pair<WriteRequest*, Task<Status>>;
   std::vector<Alone> beside;  // coroutines of their own, which run while the groups do
   const auto start = [this](WriteRequest& request, std::vector<Alone>* alone) {
-    alone->emplace_back(&request, Write(request.kind, request.key, ValueOf(request), request.modify));
+    alone->emplace_back(&request,
+                        Write(request.kind, request.key, ValueOf(request), request.expires_at_ms, request.modify));
     alone->back().second.Start();
   };
   const std::unique_ptr<Member[]> members(new Member[std::min<size_t>(writes.size(), options_.max_in_flight)]);
@@ -143,7 +146,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     for (; next < writes.size() && op != nullptr; ++next) {
       WriteRequest& request = writes[next];
       const bool valid = IsRecord(request.key, ValueOf(request)) && !LacksFunction(request.kind, request.modify);
-      if (!valid || !table_.writer.IsSmall(request.key, ValueOf(request))) {
+      if (!valid || !table_.writer.IsSmall(request.key, ValueOf(request), request.expires_at_ms)) {
         start(request, &beside);
         continue;
       }
@@ -158,7 +161,8 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
       member.client = this;
       member.request = &request;
       const ModifyFunction* const modify = request.kind == WriteKind::kModify ? request.modify : nullptr;
-      member.turn.emplace(table_.combiner, hash, request.key, request.kind, ValueOf(request), modify);
+      member.turn.emplace(table_.combiner, hash, request.key, request.kind,
+                          Record{ValueOf(request), request.expires_at_ms}, modify);
       member.write.emplace(*op, *member.turn);
       op = epochs_.operations.FreeOperation();
     }
@@ -169,8 +173,7 @@ Task<void> ClientCore::MultiWriteAsync(std::span<WriteRequest> writes) {
     Batch& batch = group.front().write->op->batch;
     for (Member& member : group) {
       member.turn->Gather();
-      member.write->kind = member.turn->kind();
-      member.write->value = member.turn->in();
+      member.write->Become(*member.turn);
     }
     Outcome outcome;
     Step step;  // kRun: one of them runs

@@ -172,6 +172,11 @@ struct StoreState {
   std::atomic<uint64_t> clients = 0;  // made so far; it pairs with nothing: each client only needs another number
 };
 
+// Returns whether what expires at that time of day (0: never) has expired by this clock.
+inline bool HasExpired(uint64_t expires_at_ms, krcore::Clock& clock) {
+  return expires_at_ms != 0 && clock.UnixMs() >= expires_at_ms;
+}
+
 struct Common {
   krcore::Node& node;  // the one that posts this client's verbs
   krcore::Clock& clock;
@@ -184,6 +189,7 @@ struct Common {
 
   // What a slot that was in use becomes when it becomes FREE.
   Slot NewFree() const { return Slot::Free(Mutated(Mutation::kFreeRepeats) ? 0 : nonces.Next()); }
+  bool IsExpired(uint64_t expires_at_ms) const { return HasExpired(expires_at_ms, clock); }
 };
 
 // The base of a client's parts. They refer to each other, so none is copied.

@@ -62,6 +62,15 @@ class Home : private Part {
   // unless others have raised the counter since it was last read.
   Task<Step> Count(Batch& batch, uint64_t offset, uint64_t by, uint64_t* old);
 
+  // Values that expire may be in the store; the housekeeper then looks for those that have.
+  bool expiring() const { return registered_->counters.expiring != 0 || said_expiring_; }
+  // Says so to all.
+  Task<Step> SayExpiring(Batch& batch, uint64_t* old) {
+    const Step said = co_await Count(batch, kExpiringOffset, 1, old);
+    said_expiring_ |= said == Step::kOk;
+    co_return said;
+  }
+
   // Asks for a CAS of a word of the client table, which a client may change without a lease (docs/replication.md).
   void AskToSwapEntry(Batch& batch, uint64_t offset, uint64_t expected, uint64_t desired, uint64_t* old, Word whose) {
     batch.CompareSwapChecked({common_.shape.home, offset}, expected, desired, old, whose,
@@ -127,6 +136,7 @@ class Home : private Part {
   uint64_t read_in_round_ = 0;
   uint32_t clients_used_ = 0;
   uint32_t clients_glanced_ = 0;
+  bool said_expiring_ = false;
   std::vector<krcore::NodeId> full_nodes_;
   uint64_t freed_chunks_seen_ = 0;
   std::array<uint64_t, sizeof(HomeCounters) / sizeof(uint64_t)> counted_{};  // the counters as Count() left them

@@ -109,11 +109,15 @@ class Operations final : private Part, public Connections::Waiting {
 // Gives the operation back when the coroutine that holds it ends.
 struct OperationLease {
   Operations& operations;
-  Operation& operation;
-  OperationLease(Operations& owner, Operation& leased) : operations(owner), operation(leased) {}
+  Operation* operation;
+  OperationLease(Operations& owner, Operation& leased) : operations(owner), operation(&leased) {}
   OperationLease(const OperationLease&) = delete;
   OperationLease& operator=(const OperationLease&) = delete;
-  ~OperationLease() { operations.Release(operation); }
+  ~OperationLease() { End(); }
+  void End() {
+    if (operation != nullptr) operations.Release(*operation);
+    operation = nullptr;
+  }
 };
 
 inline Operation* Operations::FreeOperation() {

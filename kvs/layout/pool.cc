@@ -69,13 +69,20 @@ KeyHash Hasher::operator()(std::string_view key) const {
 // ---- block.h
 
 void BuildBlock(std::span<std::byte> block, uint64_t hash, uint64_t birth_epoch, std::string_view key,
-                std::string_view value) {
-  BlockHeader header{0, hash, birth_epoch, static_cast<uint32_t>(value.size()), static_cast<uint16_t>(key.size()), 0};
+                std::string_view value, uint64_t expires_at_ms) {
+  BlockHeader header{0,
+                     hash,
+                     birth_epoch,
+                     static_cast<uint32_t>(value.size()),
+                     static_cast<uint16_t>(key.size()),
+                     expires_at_ms != 0 ? kExpires : uint16_t{0}};
   std::byte* out = block.data();
   std::memcpy(out, &header, sizeof(header));
-  std::memcpy(out + sizeof(header), key.data(), key.size());
-  if (!value.empty()) std::memcpy(out + sizeof(header) + key.size(), value.data(), value.size());
-  const uint64_t content = sizeof(header) + key.size() + value.size();
+  if (expires_at_ms != 0) std::memcpy(out + sizeof(header), &expires_at_ms, sizeof(expires_at_ms));
+  const uint32_t key_offset = header.key_offset();
+  std::memcpy(out + key_offset, key.data(), key.size());
+  if (!value.empty()) std::memcpy(out + key_offset + key.size(), value.data(), value.size());
+  const uint64_t content = key_offset + key.size() + value.size();
   std::memset(out + content, 0, block.size() - content);
   header.checksum = Checksum(out, content);
   std::memcpy(out, &header.checksum, sizeof(header.checksum));
@@ -84,8 +91,8 @@ void BuildBlock(std::span<std::byte> block, uint64_t hash, uint64_t birth_epoch,
 bool BlockView::Intact(uint64_t available) const {
   if (available < sizeof(BlockHeader)) return false;
   const BlockHeader& h = header();
-  const uint64_t content = sizeof(BlockHeader) + uint64_t{h.key_bytes} + h.value_bytes;
-  return content <= available && h.flags == 0 && h.checksum == Checksum(data_, content);
+  const uint64_t content = h.key_offset() + uint64_t{h.key_bytes} + h.value_bytes;
+  return content <= available && (h.flags & ~kExpires) == 0 && h.checksum == Checksum(data_, content);
 }
 
 // ---- pool.h

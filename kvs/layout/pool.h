@@ -27,7 +27,7 @@ namespace kvs {
 // "SKPOOL04". Before version 4 the last two bytes told the version; now only the first six count, and layout_version
 // has the version. Older programs do not take a pool with this magic for one of theirs.
 inline constexpr uint64_t kPoolMagic = 0x34304c4f4f504b53;
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 // No word of a pool is all ones. That is reserved for memory of a replica that nobody has copied yet.
 inline constexpr uint64_t kUncopied = ~uint64_t{0};
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;  // RemoteRegion::tag of a pool
@@ -264,7 +264,7 @@ struct HomeCounters {
   uint64_t evacuations;     // chunks whose evacuation began
   uint64_t freed_chunks;    // chunks that became FREE
   uint64_t member_changes;  // of the member list; grows after each of them
-  uint64_t reserved;
+  uint64_t expiring;        // 0: no record with a time to expire was ever written
 };
 
 // What is "reserved" is 0, and nobody reads it in this version of the layout.
@@ -292,6 +292,7 @@ inline constexpr uint64_t kClientsUsedOffset = kCountersOffset + offsetof(HomeCo
 inline constexpr uint64_t kEvacuationsOffset = kCountersOffset + offsetof(HomeCounters, evacuations);
 inline constexpr uint64_t kFreedChunksOffset = kCountersOffset + offsetof(HomeCounters, freed_chunks);
 inline constexpr uint64_t kMemberChangesOffset = kCountersOffset + offsetof(HomeCounters, member_changes);
+inline constexpr uint64_t kExpiringOffset = kCountersOffset + offsetof(HomeCounters, expiring);
 inline constexpr uint64_t kRetiredTablesOffset = kCountersOffset + offsetof(HomeCounters, retired_tables);
 inline constexpr uint64_t kMoverOffset = kHomeAreaOffset + offsetof(HomeArea, mover);
 inline constexpr uint64_t kEvacuationOffset = kHomeAreaOffset + offsetof(HomeArea, evacuation);

@@ -176,7 +176,7 @@ void Batch::Copied(MirroredVerb& mirrored) {
   if (mirrored.phase == Phase::kCopyRead) {
     if (std::exchange(mirrored.copy.is_large, false)) {
       const BlockView block(reinterpret_cast<const std::byte*>(connections_->CopyBuffer(mirrored.copy_buffer, 0).addr));
-      mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+      mirrored.copy.bytes = std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes, true));
       return;  // a large block is longer than what has been read: read it anew
     }
     mirrored.phase = Phase::kCopyWrite;

@@ -84,6 +84,7 @@ Result<HomeView> Survey::ReadHome(const HomeRecord& home, Deadline deadline) {
   }
   view.epoch = words()[offsetof(HomeArea, epoch) / sizeof(uint64_t)];
   view.mover = words()[offsetof(HomeArea, mover) / sizeof(uint64_t)];
+  view.expiring = words()[(kExpiringOffset - kHomeAreaOffset) / sizeof(uint64_t)] != 0;
   constexpr size_t kClientsUsed = offsetof(HomeArea, counters) + offsetof(HomeCounters, clients_used);
   const uint64_t used = std::min<uint64_t>(words()[kClientsUsed / sizeof(uint64_t)], kMaxClients);
   constexpr uint64_t kWindow = kBufferBytes / sizeof(ClientEntry);
@@ -164,7 +165,7 @@ Result<LiveBytes> Survey::ReadLive(const HomeView& home, Deadline deadline) {
       KRCORE_RETURN_IF_ERROR(pool_->Read(offset, sizeof(BlockHeader), deadline));
       // A block that was replaced meanwhile may be anything.
       const BlockView block(reinterpret_cast<const std::byte*>(words().data()));
-      live[{node, offset / chunk_bytes}] += std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+      live[{node, offset / chunk_bytes}] += std::min(block.bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes, true));
     }
   }
   return live;

@@ -56,6 +56,7 @@ struct HomeView {
   std::vector<MemberView> members;  // all that have ever joined, by id; where pools are mirrored, the pools in use
   uint64_t clients = 0;             // registered and not expelled; some of them may have died recently
   uint64_t epoch = 0;
+  bool expiring = false;                                  // values that expire may be in the store
   uint64_t mover = 0;                                     // a MoverWord; 0: nobody gives memory back now
   std::vector<std::pair<uint32_t, ClientEntry>> entries;  // the claimed entries of the client table, by index
 };

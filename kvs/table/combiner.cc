@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "kvs/epochs/common.h"
 #include "kvs/memory/mutation.h"
 
 namespace kvs {
@@ -59,17 +60,20 @@ void Turn::GatherWaiting() {
   }
 }
 
-Modification Turn::Fold(std::optional<std::string_view> value) {
+Modification Turn::Fold(std::optional<Record> record, krcore::Clock& clock) {
   Modification folded;
   const auto run = [&](Turn& turn) {
-    Modification wanted = (*turn.modify_)(value);
+    Modification wanted = (*turn.modify_)(record);
     const bool too_long = wanted.value.size() > kMaxValueBytes;
     turn.result_ = too_long ? ValueTooLong(wanted.value.size()) : Status::Ok();
     if (too_long || wanted.action == Modification::Action::kKeep) return;
     folded = std::move(wanted);
     if (Mutated(Mutation::kFoldOnOldValue)) return;
-    value.reset();
-    if (folded.action == Modification::Action::kSet) value = folded.value;
+    // What has expired by now is absent for the next one, so it must not be found later.
+    const bool expired = HasExpired(folded.expires_at_ms, clock) && !Mutated(Mutation::kFoldOnExpired);
+    if (folded.action == Modification::Action::kSet && expired) folded = Modification::Delete();
+    record.reset();
+    if (folded.action == Modification::Action::kSet) record = Record{folded.value, folded.expires_at_ms};
   };
   run(*this);
   for (Turn* member = members_; member != nullptr; member = member->next_) run(*member);

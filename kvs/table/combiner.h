@@ -1,7 +1,8 @@
 // Combiner: operations of one client on one key take turns. Without it, a client with many operations in flight
 // competes with itself for the hot keys, and reads them over and over.
 //
-// Reads of a key have one line and its writes another, so they do not wait for each other. The first operation goes at
+// Reads of a key have one line and its writes another, so they do not wait for each other (but the read of a value that
+// has expired becomes a Modify). The first operation goes at
 // once. Operations that come while it is in flight wait. When it ends, the first of those leads a group: all reads that
 // wait then become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the
 // last value; a run of Modifies becomes one Modify, in which each function runs on what the one before it has left.
@@ -45,7 +46,7 @@ class Turn {
  public:
   Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, std::string* out);
   // `modify`: the function of a Modify.
-  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in,
+  Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, Record in,
        const ModifyFunction* modify = nullptr);
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -73,15 +74,15 @@ class Turn {
     if (waiting_ != nullptr) [[unlikely]]
       GatherWaiting();
   }
-  // Value and kind of the one write that stands for the whole group.
-  std::string_view in() const { return group_in_; }
+  // What the one write that stands for the whole group writes, and its kind.
+  const Record& in() const { return group_in_; }
   WriteKind kind() const { return group_kind_; }
   bool modifies() const { return modify_ != nullptr; }
   // Lets the members wait again, so that the leader can be done alone. False: there are none.
   bool LetMembersWait();
   // Of Modifies: runs the functions of the whole group, in their order, each on what the one before it has left.
-  // Returns what is to become of the key, whose value is `value`. If that is done, Share gives each its result.
-  Modification Fold(std::optional<std::string_view> value);
+  // Returns what is to become of the key, which has `record`. If that is done, Share gives each its result.
+  Modification Fold(std::optional<Record> record, krcore::Clock& clock);
 
   // Gives the members their results and returns the leader's. `existed`: the key was there before a write that
   // happened. An outcome that concerns the leader alone (its time was up, no memory for its value) is not passed on:
@@ -113,9 +114,9 @@ class Turn {
   bool leads_ = true;
   WriteKind group_kind_{};
   std::string* const out_ = nullptr;
-  const std::string_view in_;
+  const Record in_;
   const ModifyFunction* const modify_ = nullptr;
-  std::string_view group_in_;
+  Record group_in_;
   int64_t deadline_ns_ = 0;
   Turn* chain_ = nullptr;  // leaders: the next one in the bucket
   Turn* next_ = nullptr;   // the others: the one that came next
@@ -165,7 +166,7 @@ inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key,
   combiner_.Enter(*this);
 }
 
-inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, std::string_view in,
+inline Turn::Turn(Combiner& combiner, const KeyHash& hash, std::string_view key, WriteKind kind, Record in,
                   const ModifyFunction* modify)
     : combiner_(combiner),
       hash_(hash.h1),

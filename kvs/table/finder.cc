@@ -241,7 +241,7 @@ Step Finder::GoOnReading(Operation& op, Batch& batch) {
 
 // Asks for a block that is too long for the operation's buffer, to be read into memory of its own.
 Step Finder::AskForLargeBlock(Operation& op, Batch& batch, Slot slot, uint64_t bytes) {
-  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) return Step::kRestart;  // torn
+  if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes, true)) return Step::kRestart;  // torn
   if (!op.large_read.Grow(common_.node, bytes)) return Step::kFull;
   batch.Read(slot.block(), op.large_read.memory.get(), static_cast<uint32_t>(bytes), op.large_read.region->lkey());
   return Step::kRun;

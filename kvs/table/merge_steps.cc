@@ -297,14 +297,15 @@ Task<Step> Merger::ReadKeyHash(Operation& op, Slot slot, KeyHash* hash) {
   batch.Read(slot.block(), op.buffers->match.data(), bytes);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   BlockView block(op.buffers->match.data());
-  const uint32_t key_end = sizeof(BlockHeader) + uint32_t{block.header().key_bytes};
+  const auto end_of_key = [&block] { return block.header().key_offset() + uint32_t{block.header().key_bytes}; };
+  const uint32_t key_end = end_of_key();
   if (key_end > bytes) {
     if (!op.large_read.Grow(common_.node, key_end)) co_return Step::kFull;
     batch.Read(slot.block(), op.large_read.memory.get(), key_end, op.large_read.region->lkey());
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     block = BlockView(op.large_read.memory.get());
     // If others have finished the merge, the block may be another one by now.
-    if (sizeof(BlockHeader) + uint32_t{block.header().key_bytes} > key_end) co_return Step::kRestart;
+    if (end_of_key() > key_end) co_return Step::kRestart;
   }
   *hash = common_.shape.hasher(block.key());
   co_return Step::kOk;

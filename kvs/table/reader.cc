@@ -14,7 +14,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
   if (!turn.leads()) co_await turn.Wait(operations_.DeadlineFromNow());
   if (!turn.leads()) co_return turn.TakeResult();
   Operation& op = co_await operations_.LeaseOperation(key, hash);
-  const OperationLease lease(operations_, op);
+  OperationLease lease(operations_, op);
   op.deadline_ns = turn.deadline_ns();
   turn.Gather();
   addresses_.Count(common_.clock);
@@ -43,36 +43,38 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
       if (op.torn) cache_.Forget(table);  // a table out of use may name blocks that are used again
       continue;
     }
+    Step step = Step::kOk;
     if (op.scan.val >= 0) [[likely]] {
-      value->assign(op.scan.block.value());
       addresses_.Learn(hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
-      co_return turn.Share(Status::Ok());
-    }
-    Step step;
-    if (op.scan.closed) {  // [Get 5]
+    } else if (op.scan.closed) {  // [Get 5]
       if (!op.merge.known() && !Mutated(Mutation::kClosedUnchecked)) {
         ++common_.stats.stale_directory_hits;
         cache_.Forget(table);
         op.again = Again::kAtOnce;
         continue;
       }
-      step = co_await GetFromClosed(op, value);
-      if (step == Step::kOk) co_return turn.Share(op.scan.val >= 0 ? StatusCode::kOk : StatusCode::kNotFound);
+      step = co_await GetFromClosed(op);
     } else if (op.scan.headers_fit && op.scan.frz < 0 && !op.scan.any_pending) {
-      if (Mutated(Mutation::kGetMissUnchecked)) co_return turn.Share(StatusCode::kNotFound);
-      step = co_await finder_.CheckHeaders(op);  // [Get 2]
-      if (step == Step::kOk) co_return turn.Share(StatusCode::kNotFound);
+      if (!Mutated(Mutation::kGetMissUnchecked)) step = co_await finder_.CheckHeaders(op);  // [Get 2]
     } else {
-      step = co_await GetDuringMigration(op, value);
-      if (step == Step::kOk) co_return turn.Share(op.scan.val >= 0 ? StatusCode::kOk : StatusCode::kNotFound);
+      step = co_await GetDuringMigration(op);
+    }
+    if (step == Step::kOk) [[likely]] {
+      if (op.scan.val < 0) co_return turn.Share(StatusCode::kNotFound);
+      if (common_.IsExpired(op.scan.block.expires_at_ms())) [[unlikely]] {
+        lease.End();
+        co_return turn.Share(co_await writer_.ReadExpired(key, value));
+      }
+      value->assign(op.scan.block.value());
+      co_return turn.Share(Status::Ok());
     }
     if (Failed(op, step)) co_return turn.Share(common_.connections.UnavailableStatus("Get"));
     op.again = Again::kAtOnce;  // the table has moved on
   }
 }
 
-// kOk: scan.val tells whether *value was set (>= 0) or the key is absent (< 0).
-Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
+// kOk: scan.val tells whether scan.block is the key's (>= 0) or the key is absent (< 0).
+Task<Step> Reader::GetDuringMigration(Operation& op) {
   TableRef parent, child;
   int frozen = -1;
   Slot frozen_slot;
@@ -85,10 +87,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
     if (found != Step::kOk) co_return found;
     if (!parent.entry.splitting() || parent.entry.depth() + 1 != BirthDepth(child.index)) co_return Step::kRestart;
     KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, parent, kReaderStates));
-    if (op.scan.val >= 0) {
-      value->assign(op.scan.block.value());
-      co_return Step::kOk;
-    }
+    if (op.scan.val >= 0) co_return Step::kOk;
   } else {  // [Get 3]: the headers moved, or a frozen slot of the key
     ++common_.stats.stale_directory_hits;
     parent = op.scan.table;
@@ -99,7 +98,7 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
   }
   if (frozen >= 0 && Mutated(Mutation::kFrzWithoutChild)) {
     op.scan.val = frozen;
-    co_return co_await ReadFrozenValue(op, frozen_slot, value);
+    co_return co_await ReadFrozenValue(op, frozen_slot);
   }
   if (Mutated(Mutation::kNoSecondChildScan) && child.address.valid()) co_return Step::kOk;
   if (!child.address.valid()) {
@@ -115,13 +114,10 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
     if (!is_pair && !Mutated(Mutation::kFrzFromAnyParent)) co_return Step::kRestart;
   }
   KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, child, kReaderStates));
-  if (op.scan.val >= 0) {
-    value->assign(op.scan.block.value());
-    co_return Step::kOk;
-  }
+  if (op.scan.val >= 0) co_return Step::kOk;
   if (!op.scan.headers_fit || op.scan.frz >= 0) co_return Step::kRestart;  // the child is being split in its turn
   if (frozen >= 0 && op.Candidate(static_cast<uint32_t>(frozen)).state() == SlotState::kPend) {
-    const Step read = co_await ReadFrozenValue(op, frozen_slot, value);
+    const Step read = co_await ReadFrozenValue(op, frozen_slot);
     if (read == Step::kOk) op.scan.val = frozen;
     co_return read;
   }
@@ -131,24 +127,21 @@ Task<Step> Reader::GetDuringMigration(Operation& op, std::string* value) {
 }
 
 // Reads the block of a frozen slot that a scan found to be the key's.
-Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot, std::string* value) {
+Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot) {
   KVS_CO_RETURN_UNLESS_OK(co_await finder_.ReadBlock(op, slot));
-  if (op.scan.block.key() != op.key) co_return Step::kRestart;
-  value->assign(op.scan.block.value());
-  co_return Step::kOk;
+  co_return op.scan.block.key() == op.key ? Step::kOk : Step::kRestart;
 }
 
 // The operation scanned its key's table, found it closed, and saw no value; it had met the merge before. From the
 // moment at which the directory named an engaged merge, the table counts until its replacement is published. What it
 // shows frozen is what it held at the end of that time, so it is right at a moment within this operation. For the same
-// reason the frozen slot's block is not reused yet. kOk: scan.val tells whether *value was set (>= 0) or the key is
-// absent (< 0).
-Task<Step> Reader::GetFromClosed(Operation& op, std::string* value) {
+// reason the frozen slot's block is not reused yet. kOk: as of GetDuringMigration.
+Task<Step> Reader::GetFromClosed(Operation& op) {
   // A merge that was undecided may have been given up, and the table split and closed by another since.
   if (!op.merge.engaged() && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;
   const int frozen = op.scan.frz;
   if (frozen >= 0) {
-    KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen)), value));
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen))));
   }
   op.scan.val = frozen;
   co_return Step::kOk;

@@ -12,28 +12,31 @@
 #include "kvs/table/combiner.h"
 #include "kvs/table/directory.h"
 #include "kvs/table/finder.h"
+#include "kvs/table/writer.h"
 #include "kvs/task.h"
 
 namespace kvs {
 
 class Reader : private Part {
  public:
-  Reader(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder)
+  Reader(Epochs& epochs, AddressCache& addresses, Combiner& combiner, Directory& directory, Finder& finder,
+         Writer& writer)
       : Part(epochs.common),
         operations_(epochs.operations),
         cache_(epochs.cache),
         addresses_(addresses),
         combiner_(combiner),
         directory_(directory),
-        finder_(finder) {}
+        finder_(finder),
+        writer_(writer) {}
 
   // The key's length must be valid.
   Task<Status> Get(std::string_view key, std::string* value);
 
  private:
-  Task<Step> GetDuringMigration(Operation& op, std::string* value);
-  Task<Step> GetFromClosed(Operation& op, std::string* value);
-  Task<Step> ReadFrozenValue(Operation& op, Slot slot, std::string* value);
+  Task<Step> GetDuringMigration(Operation& op);
+  Task<Step> GetFromClosed(Operation& op);
+  Task<Step> ReadFrozenValue(Operation& op, Slot slot);
 
   Operations& operations_;
   DirectoryCache& cache_;
@@ -41,6 +44,7 @@ class Reader : private Part {
   Combiner& combiner_;
   Directory& directory_;
   Finder& finder_;
+  Writer& writer_;
 };
 
 }  // namespace kvs

@@ -51,7 +51,7 @@ bool HoldsValue(Slot slot) {
 Task<Status> Scanner::Scan(uint64_t* cursor, ScanOptions options, std::vector<ScanRecord>* records) {
   const KeyHash hash{.h1 = Reversed(*cursor)};
   Operation& op = co_await operations_.LeaseOperation({}, hash);
-  const OperationLease lease(operations_, op);
+  OperationLease lease(operations_, op);
   Page page{.begin = *cursor, .options = options};
   for (;; co_await operations_.BackOff(op)) {
     records->clear();
@@ -67,6 +67,12 @@ Task<Status> Scanner::Scan(uint64_t* cursor, ScanOptions options, std::vector<Sc
     records->clear();
     if (Failed(op, step)) co_return common_.connections.UnavailableStatus("Scan");
     if (step == Step::kFull) co_return Status(StatusCode::kOutOfMemory, "no local memory for a scan");
+  }
+  lease.End();
+  const Status removed = co_await RemoveExpired(options, records);
+  if (!removed.ok()) {
+    records->clear();
+    co_return removed;
   }
   *cursor = page.end;
   co_return Status::Ok();
@@ -144,8 +150,8 @@ Task<Step> Scanner::ReadHashes(Operation& op, Page* page) {
   for (size_t i = 0; i < found.size(); ++i) {
     const BlockHeader& header = headers[i];
     const uint64_t bytes =
-        page->options.values ? BlockBytes(header.key_bytes, header.value_bytes) : BlockBytes(header.key_bytes, 0);
-    if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes)) co_return Torn(op, page, found[i].slot);
+        BlockBytes(header.key_bytes, page->options.values ? header.value_bytes : 0, (header.flags & kExpires) != 0);
+    if (bytes > BlockBytes(kMaxKeyBytes, kMaxValueBytes, true)) co_return Torn(op, page, found[i].slot);
     const uint64_t position =
         Mutated(Mutation::kKeyScanBySlots) ? Reversed(range.suffix()) + (uint64_t{i} << 31) : Reversed(header.hash);
     if (position < page->begin || !range.Fits(header.hash)) continue;
@@ -203,7 +209,8 @@ Task<Step> Scanner::ReadRecords(Operation& op, Page* page, std::vector<ScanRecor
     const BlockView block(from);
     if (i > 0 && page->found[i].position != page->found[i - 1].position) first_equal = records->size();
     // Without the value the checksum says nothing, but the hash does.
-    const uint64_t length = page->options.values ? block.bytes() : BlockBytes(block.header().key_bytes, 0);
+    const uint64_t length =
+        page->options.values ? block.bytes() : BlockBytes(block.header().key_bytes, 0, block.expires());
     const bool fits = length <= page->found[i].bytes;
     const bool intact = page->options.values ? block.Intact(page->found[i].bytes)
                                              : fits && common_.shape.hasher(block.key()).h1 == block.header().hash;
@@ -213,9 +220,34 @@ Task<Step> Scanner::ReadRecords(Operation& op, Page* page, std::vector<ScanRecor
     // A key that was deleted and inserted again while the table was read may be in two slots.
     const auto equals = std::span(*records).subspan(first_equal);
     if (std::ranges::find(equals, block.key(), &ScanRecord::key) != equals.end()) continue;
-    records->push_back({std::string(block.key()), std::string(page->options.values ? block.value() : "")});
+    records->push_back(
+        {std::string(block.key()), std::string(page->options.values ? block.value() : ""), block.expires_at_ms()});
   }
   co_return Step::kOk;
+}
+
+// [Expire 1] Removes the values that have expired, all at once. A key that has got another one meanwhile keeps its
+// record.
+Task<Status> Scanner::RemoveExpired(const ScanOptions& options, std::vector<ScanRecord>* records) {
+  std::vector<std::pair<ScanRecord*, Task<Status>>> removals;
+  for (ScanRecord& record : *records) {
+    if (!common_.IsExpired(record.expires_at_ms)) continue;
+    removals.emplace_back(&record, writer_.ReadExpired(record.key, &record.value, &record.expires_at_ms));
+    removals.back().second.Start();
+  }
+  Status failed;
+  for (auto& [record, task] : removals) {
+    const Status status = co_await std::move(task).Join();
+    if (status == StatusCode::kNotFound) {
+      record->key.clear();
+    } else if (!status.ok()) {
+      failed = status;
+    } else if (!options.values) {
+      record->value.clear();
+    }
+  }
+  std::erase_if(*records, [](const ScanRecord& record) { return record.key.empty(); });
+  co_return failed;
 }
 
 }  // namespace kvs

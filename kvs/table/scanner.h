@@ -15,14 +15,19 @@
 #include "kvs/layout/subtable.h"
 #include "kvs/table/directory.h"
 #include "kvs/table/splitter.h"
+#include "kvs/table/writer.h"
 #include "kvs/task.h"
 
 namespace kvs {
 
 class Scanner : private Part {
  public:
-  Scanner(Epochs& epochs, Directory& directory, Splitter& splitter)
-      : Part(epochs.common), operations_(epochs.operations), directory_(directory), splitter_(splitter) {}
+  Scanner(Epochs& epochs, Directory& directory, Splitter& splitter, Writer& writer)
+      : Part(epochs.common),
+        operations_(epochs.operations),
+        directory_(directory),
+        splitter_(splitter),
+        writer_(writer) {}
 
   Task<Status> Scan(uint64_t* cursor, ScanOptions options, std::vector<ScanRecord>* records);
 
@@ -47,10 +52,12 @@ class Scanner : private Part {
   static void Cut(const Operation& op, Page* page);
   Task<Step> ReadRecords(Operation& op, Page* page, std::vector<ScanRecord>* records);
   Step Torn(Operation& op, Page* page, Slot slot);
+  Task<Status> RemoveExpired(const ScanOptions& options, std::vector<ScanRecord>* records);
 
   Operations& operations_;
   Directory& directory_;
   Splitter& splitter_;
+  Writer& writer_;
 };
 
 }  // namespace kvs

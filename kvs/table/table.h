@@ -27,9 +27,9 @@ struct Table {
         workbench(epochs.common, epochs.registrar, arena),
         merger(epochs, directory, workbench),
         splitter(epochs, directory, workbench, merger),
-        reader(epochs, addresses, combiner, directory, finder),
-        scanner(epochs, directory, splitter),
-        writer(epochs, addresses, combiner, directory, finder, workbench, merger, splitter) {}
+        writer(epochs, addresses, combiner, directory, finder, workbench, merger, splitter),
+        reader(epochs, addresses, combiner, directory, finder, writer),
+        scanner(epochs, directory, splitter, writer) {}
 
   AddressCache addresses;
   Combiner combiner;
@@ -38,9 +38,9 @@ struct Table {
   Workbench workbench;
   Merger merger;
   Splitter splitter;
+  Writer writer;
   Reader reader;
   Scanner scanner;
-  Writer writer;
 };
 
 }  // namespace kvs

@@ -64,7 +64,8 @@ Step Writer::BeginWrite(PendingWrite& write, Batch& batch) {
   op.inserts = write.inserts();
   const bool has_block = write.kind != WriteKind::kDelete && write.modify == nullptr;
   if (has_block) {
-    if (!IsSmall(op.key, write.value) || PlaceBlock(write) != Step::kOk) {
+    const bool usual = IsSmall(op.key, write.value, write.expires_at_ms) && !MustSayExpiring(write);
+    if (!usual || PlaceBlock(write) != Step::kOk) {
       addresses_.Count(common_.clock);  // else BeginRead does
       return Step::kRestart;
     }
@@ -84,7 +85,8 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   if (write.kind == WriteKind::kModify) return Decide(write, batch);
   if (op.scan.val >= 0) {  // [Write 2]
-    if (write.kind == WriteKind::kInsert) {
+    write.expired = common_.IsExpired(op.scan.block.expires_at_ms());
+    if (write.kind == WriteKind::kInsert && !write.expired) {
       write.result = StatusCode::kExists;
       return Step::kOk;
     }
@@ -121,22 +123,28 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
 Step Writer::Decide(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
-  std::optional<std::string_view> value;
-  if (op.scan.val >= 0) value = op.scan.block.value();
-  Modification wanted = write.modify->Fold(value);
+  std::optional<Record> record;
+  if (op.scan.val >= 0) record = Record{op.scan.block.value(), op.scan.block.expires_at_ms()};
+  const bool expired = record && common_.IsExpired(record->expires_at_ms);
+  if (expired) record.reset();
+  Modification wanted = write.modify->Fold(record, common_.clock);
+  // [Expire 1] What has expired is removed before anybody says that the key is absent.
+  if (expired && wanted.action == Modification::Action::kKeep) wanted.action = Modification::Action::kDelete;
   if (block.local != nullptr) DropBlock(write);  // it has a value that they wanted earlier
   switch (wanted.action) {
     case Modification::Action::kKeep:
-      if (value) addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
+      if (record) addresses_.Learn(op.hash.h1, op.Candidate(static_cast<uint32_t>(op.scan.val)));
       return Step::kOk;
     case Modification::Action::kDelete:
-      if (!value) return Step::kOk;
+      if (op.scan.val < 0) return Step::kOk;
       DropBlock(write);
       write.kind = WriteKind::kDelete;
       return Publish(write, batch);
     case Modification::Action::kSet: break;
   }
   write.value = wanted.value;
+  write.expires_at_ms = wanted.expires_at_ms;
+  if (MustSayExpiring(write)) return Step::kRestart;
   Step built = PlaceBlock(write);
   if (built == Step::kOk) built = BuildNewBlock(write);
   write.value = {};
@@ -184,16 +192,21 @@ void Writer::AskToSwap(PendingWrite& write, Batch& batch, Slot old, Slot now) {
   batch.CompareSwap(write.at(), old.word(), now.word(), &write.op->buffers->cas[0], Word::kOwnSlot);
 }
 
-// [Write 2] Returns what a write puts in the place of a VAL slot.
+// [Write 2] Returns what a write puts in the place of a VAL slot. [Expire 1] An Update removes what has expired.
 Slot Writer::Replacement(const PendingWrite& write) const {
-  if (write.kind == WriteKind::kDelete) return common_.NewFree();
+  if (write.kind == WriteKind::kDelete || (write.expired && !write.inserts())) return common_.NewFree();
   return write.block.InState(SlotState::kVal, write.op->hash.fingerprint(), 0);
 }
 
 // [Write 2] The CAS of the VAL slot took effect.
 void Writer::Replaced(PendingWrite& write) {
   Operation& op = *write.op;
-  write.block.published = true;
+  write.block.published = !write.now.free();
+  if (write.expired) [[unlikely]] {
+    ++common_.stats.expired;
+    write.existed = false;
+    if (!write.inserts() && write.modify == nullptr) write.result = StatusCode::kNotFound;
+  }
   RetireOld(op, write.old);
   if (write.now.free()) merger_.ConsiderMerge(op, op.scan.table);
   addresses_.Refresh(op.hash.h1, write.now);
@@ -261,8 +274,8 @@ Task<Step> Writer::ReplaceAfterAll(PendingWrite& write, Outcome outcome) {
     } else if (op.buffers->cas[0] != write.old.word()) {
       ++common_.stats.cas_failures;
       if (Mutated(Mutation::kLostCasOk) && write.kind != WriteKind::kDelete) co_return Step::kOk;
-      // A Modify's functions have not run on what won.
-      const bool must_run = write.modify != nullptr && !Mutated(Mutation::kLostModifyAgain);
+      // A Modify's functions have not run on what won. Whether what won against a removal has expired, a scan tells.
+      const bool must_run = (write.modify != nullptr && !Mutated(Mutation::kLostModifyAgain)) || write.expired;
       if (looks == kLooksAgain || must_run) co_return Step::kRestart;
       const Step looked = co_await LookAgain(write, Slot(op.buffers->cas[0]));
       if (looked == Step::kOk) continue;
@@ -292,6 +305,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   const BlockView block(op.buffers->match.data());
   const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
   if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
+  if (common_.IsExpired(block.expires_at_ms())) co_return Step::kRestart;
   op.SetCandidate(write.candidate, there);
   op.scan.block = block;
   co_return Step::kOk;
@@ -314,7 +328,8 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
       if (aborted == Step::kUnavailable) co_return InDoubt(write);
       if (!exists) co_return Step::kRestart;
       op.again = Again::kAtOnce;
-      if (write.kind != WriteKind::kInsert) co_return Step::kRestart;
+      const bool expired = op.scan.val >= 0 && common_.IsExpired(op.scan.block.expires_at_ms());
+      if (write.kind != WriteKind::kInsert || expired) co_return Step::kRestart;
       write.result = StatusCode::kExists;
       co_return Step::kOk;
     }
@@ -434,7 +449,7 @@ Status Writer::UnknownStatus() const {
 Step Writer::PlaceBlock(PendingWrite& write) {
   Operation& op = *write.op;
   NewBlock& block = write.block;
-  const uint64_t content_bytes = BlockBytes(op.key.size(), write.value.size());
+  const uint64_t content_bytes = BlockBytes(op.key.size(), write.value.size(), write.expires_at_ms != 0);
   const uint64_t bytes = RoundBlockBytes(content_bytes, common_.shape.chunk_bytes);
   // A Modify may have waited for memory already, for as long a value or for another one.
   if (block.address.valid() && block.bytes != bytes) DropBlock(write);
@@ -454,7 +469,7 @@ Step Writer::BuildNewBlock(PendingWrite& write) {
   const std::span<std::byte> local = epochs_.operations.BlockBuffer(op, block.content_bytes, &block.lkey);
   if (local.empty()) return Step::kFull;
   block.birth = epochs_.home.epoch();
-  BuildBlock(local, op.hash.h1, block.birth, op.key, write.value);
+  BuildBlock(local, op.hash.h1, block.birth, op.key, write.value, write.expires_at_ms);
   block.local = local.data();
   return Step::kOk;
 }

@@ -36,11 +36,12 @@ auto Writer::TakeStep(PendingWrite& write) {
   return Awaiter{batch.Run(), write};
 }
 
-Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value, const ModifyFunction* modify) {
+Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms,
+                           const ModifyFunction* modify) {
   if (common_.node.forked()) [[unlikely]]
     co_return common_.node.NotForked();
   const KeyHash hash = common_.shape.hasher(key);
-  Turn turn(combiner_, hash, key, kind, value, modify);
+  Turn turn(combiner_, hash, key, kind, Record{value, expires_at_ms}, modify);
   if (!turn.leads()) co_await turn.Wait(epochs_.operations.DeadlineFromNow());
   if (!turn.leads()) co_return turn.TakeResult();
   Operation& op = co_await epochs_.operations.LeaseOperation(key, hash);
@@ -55,6 +56,31 @@ Task<Status> Writer::Write(WriteKind kind, std::string_view key, std::string_vie
   co_return turn.Share(std::move(write.result), write.existed);
 }
 
+// [Expire 1] If its CAS has an unknown outcome, it may be tried again, unlike others: it changes nothing itself, and
+// other Modifies that were done with it have been told that theirs is unknown.
+Task<Status> Writer::ReadExpired(std::string_view key, std::string* value, uint64_t* expires_at_ms) {
+  bool found = false;
+  const ModifyFunction read = [&](const std::optional<Record>& record) {
+    found = record.has_value();
+    if (found) value->assign(record->value);
+    if (found && expires_at_ms != nullptr) *expires_at_ms = record->expires_at_ms;
+    return Modification::Keep();
+  };
+  if (Mutated(Mutation::kExpiredNotRemoved)) co_return StatusCode::kNotFound;
+  if (Mutated(Mutation::kExpiredByKey)) {
+    (void)co_await Write(WriteKind::kDelete, key, {}, 0);
+    co_return StatusCode::kNotFound;
+  }
+  const int64_t deadline_ns = epochs_.operations.DeadlineFromNow();
+  Status status = StatusCode::kUnknown;
+  while (status == StatusCode::kUnknown) {
+    if (common_.clock.NowNs() >= deadline_ns) co_return Status(StatusCode::kUnavailable, std::string(status.message()));
+    status = co_await Write(WriteKind::kModify, key, {}, 0, &read);
+  }
+  if (status.ok() && !found) co_return StatusCode::kNotFound;
+  co_return status;
+}
+
 Task<void> Writer::FinishWrite(PendingWrite& write) {
   const Step settled = co_await SettleWrite(write);
   write.op->own_ins = 0;
@@ -67,7 +93,8 @@ Task<void> Writer::FinishWrite(PendingWrite& write) {
 }
 
 void Writer::EndWrite(const PendingWrite& write) {
-  if (write.result.ok() && write.kind != WriteKind::kModify) ++common_.stats.writes_done;
+  const bool only_removed = write.modify != nullptr && write.expired && write.now.free();
+  if (write.result.ok() && write.kind != WriteKind::kModify && !only_removed) ++common_.stats.writes_done;
   GiveBackUnused(write);
 }
 
@@ -121,6 +148,11 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       block = {};  // its chunk is being emptied, and an operation that waited does not hold that up any more
     } else if (block.tentatives == kTentativeWords) [[unlikely]] {
       DropBlock(write);
+    }
+    if (MustSayExpiring(write)) [[unlikely]] {
+      const Step said = co_await epochs_.home.SayExpiring(op.batch, &op.buffers->cas[0]);
+      if (fails(said, "writing to the store's home")) break;
+      if (said != Step::kOk) continue;
     }
     // A Modify has no block yet, but perhaps its functions wanted one for which there was no memory at hand.
     const bool needs_memory = has_block || block.bytes != 0;
@@ -215,6 +247,8 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
     Status why_not;
     const Step room = co_await MakeRoom(op, &why_not);
     if (fails_to_help(room, "splitting a subtable")) break;
+    // What there is no slot for may be what another Modify of the group wants.
+    if (room == Step::kFull && write.modify != nullptr && write.modify->LetMembersWait()) continue;
     if (room == Step::kFull) {
       result = std::move(why_not);
       break;

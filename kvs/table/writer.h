@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "kvs/epochs/epochs.h"
@@ -56,10 +57,18 @@ struct PendingWrite {
     kConfirm,  // [Write 6f] the CAS that turns it into a value
   };
 
-  PendingWrite(Operation& operation, WriteKind write_kind, std::string_view written)
-      : op(&operation), kind(write_kind), value(written) {}
+  PendingWrite(Operation& operation, WriteKind write_kind, std::string_view written, uint64_t expires_at)
+      : op(&operation), kind(write_kind), value(written), expires_at_ms(expires_at) {}
   PendingWrite(Operation& operation, Turn& turn)
-      : op(&operation), kind(turn.kind()), value(turn.in()), modify(turn.modifies() ? &turn : nullptr) {}
+      : PendingWrite(operation, turn.kind(), turn.in().value, turn.in().expires_at_ms) {
+    modify = turn.modifies() ? &turn : nullptr;
+  }
+  // Takes over what the turn's group has become.
+  void Become(const Turn& turn) {
+    kind = turn.kind();
+    value = turn.in().value;
+    expires_at_ms = turn.in().expires_at_ms;
+  }
 
   bool inserts() const { return kind == WriteKind::kPut || kind == WriteKind::kInsert; }
   // No verb that puts the block's address into a slot has been asked for.
@@ -70,6 +79,7 @@ struct PendingWrite {
   Operation* op;
   WriteKind kind;  // of a Modify: kModify until its functions have run, then what they want
   std::string_view value;
+  uint64_t expires_at_ms;  // 0: never
   Turn* modify = nullptr;  // of a Modify: its place in the line, which has its functions
   NewBlock block;
   Phase phase = Phase::kBegin;
@@ -77,6 +87,7 @@ struct PendingWrite {
   Outcome outcome = Outcome::kOk;  // how what it asked for ended
   uint32_t candidate = 0;          // the slot, in kReplace and the phases after it
   Slot old, now;                   // what it changes from and to; after kReplace `now` is the tentative slot
+  bool expired = false;            // the value in the slot had expired when it was last looked at
   krcore::Status result;           // how the write ended
   bool existed = true;             // whether the key was there
 };
@@ -97,8 +108,11 @@ class Writer : private Part {
         splitter_(splitter) {}
 
   // Runs one write to its end. The lengths of key and value must be valid. `modify`: of a Modify.
-  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value,
+  Task<Status> Write(WriteKind kind, std::string_view key, std::string_view value, uint64_t expires_at_ms = 0,
                      const ModifyFunction* modify = nullptr);
+  // Reads a key whose value was seen to have expired. It removes that value, or finds another one. The caller may hold
+  // no operation. kNotFound.
+  Task<Status> ReadExpired(std::string_view key, std::string* value, uint64_t* expires_at_ms = nullptr);
 
   // ---- its steps, for one write or for many at a time, in a coroutine or without one
   //
@@ -123,8 +137,8 @@ class Writer : private Part {
   // Gives back the operation's own block, if no VAL slot names it.
   void GiveBackUnused(const PendingWrite& write);
   // Its block fits an operation's own buffer.
-  static bool IsSmall(std::string_view key, std::string_view value) {
-    return BlockBytes(key.size(), value.size()) <= kMaxSmallBlockBytes;
+  static bool IsSmall(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+    return BlockBytes(key.size(), value.size(), expires_at_ms != 0) <= kMaxSmallBlockBytes;
   }
 
  private:
@@ -159,6 +173,8 @@ class Writer : private Part {
   Step BuildNewBlock(PendingWrite& write);
   bool SendBlock(Batch& batch, NewBlock* block);
   void DropBlock(PendingWrite& write);
+  // The write's value expires, and the home does not say yet that there are such values.
+  bool MustSayExpiring(const PendingWrite& write) const { return write.expires_at_ms != 0 && !epochs_.home.expiring(); }
   void RetireOld(Operation& op, Slot old);
 
   Epochs& epochs_;

@@ -443,7 +443,7 @@ Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {
   op_.batch.Read(block, op_.buffers->match.data(), sizeof(BlockHeader));
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   // A block that was unlinked may be anything by now. The next scan then sees what is right.
-  *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes));
+  *bytes = std::min(BlockView(op_.buffers->match.data()).bytes(), BlockBytes(kMaxKeyBytes, kMaxValueBytes, true));
   co_return Step::kOk;
 }
 
@@ -458,7 +458,8 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   const std::span<std::byte> local = epochs_.operations.BlockBuffer(op_, content_bytes, &lkey);
   if (local.empty()) co_return Step::kFull;
   // This comes before memory is allocated, which uses the buffer that holds the block.
-  BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value());
+  const uint64_t expires_at_ms = Mutated(Mutation::kMoveDropsExpiry) ? 0 : block.expires_at_ms();
+  BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value(), expires_at_ms);
   // Copies go to chunks of their own, so that others do not use up the room before it suffices.
   KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, slot.block().node, &copy.address));
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);

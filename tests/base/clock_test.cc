@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 namespace krcore {
 namespace {
 
@@ -25,6 +27,16 @@ TEST(Deadline, NeverDoesNotPass) {
   FakeClock clock;
   clock.now_ns = INT64_MAX;
   EXPECT_FALSE(Deadline::Never().Passed(clock));
+}
+
+TEST(RealClock, TellsTheTimeOfDay) {
+  const auto unix_ms = [] {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  };
+  const uint64_t before = unix_ms(), told = RealClock()->UnixMs(), after = unix_ms();
+  EXPECT_LE(before, told);
+  EXPECT_LE(told, after);
 }
 
 TEST(RealClock, NeverGoesBackwardsAndRelaxReturnsInEveryStage) {

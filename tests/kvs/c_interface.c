@@ -128,20 +128,22 @@ struct decision {
   int action;
   const void* new_value;
   size_t new_length;
+  uint64_t expires_at_ms;
   /* What the function saw last. */
   int calls, was_absent;
   size_t length;
   char first;
+  uint64_t saw_expires_at_ms;
 };
 
-static int decide(void* context, const void* value, size_t value_length, const void** new_value, size_t* new_length) {
+static int decide(void* context, const struct kvs_value* old, struct kvs_value* wanted) {
   struct decision* const decision = context;
   ++decision->calls;
-  decision->was_absent = value == NULL;
-  decision->length = value_length;
-  decision->first = value_length > 0 ? *(const char*)value : '\0';
-  *new_value = decision->new_value;
-  *new_length = decision->new_length;
+  decision->was_absent = old == NULL;
+  decision->length = old != NULL ? old->value_length : 0;
+  decision->first = decision->length > 0 ? *(const char*)old->value : '\0';
+  decision->saw_expires_at_ms = old != NULL ? old->expires_at_ms : 0;
+  *wanted = (struct kvs_value){decision->new_value, decision->new_length, decision->expires_at_ms};
   return decision->action;
 }
 
@@ -185,6 +187,35 @@ int c_modify(kvs_store_t* store) {
   EXPECT(absent(client, "k"));
   EXPECT_OK(modify(client, &delete));
   EXPECT(delete.was_absent);
+  return end(client);
+}
+
+int c_expiry(kvs_store_t* store) {
+  kvs_client_t* client = begin(store);
+  const uint64_t far = UINT64_C(32503680000000); /* the year 3000 */
+  struct kvs_write writes[] = {
+      {.kind = KVS_PUT, .key = "k", .key_length = 1, .value = "1", .value_length = 1, .expires_at_ms = far},
+      {.kind = KVS_PUT, .key = "gone", .key_length = 4, .value = "2", .value_length = 1, .expires_at_ms = 1},
+  };
+  EXPECT_OK(kvs_multi_write(client, writes, 2));
+  EXPECT(writes[0].status == KVS_OK && writes[1].status == KVS_OK);
+  EXPECT(has(client, "k", "1", 1));
+  EXPECT(absent(client, "gone"));
+  struct decision keep = {.action = KVS_MODIFY_KEEP};
+  struct decision set = {.action = KVS_MODIFY_SET, .new_value = "a", .new_length = 1, .expires_at_ms = far + 1};
+  EXPECT_OK(modify(client, &keep));
+  EXPECT(keep.saw_expires_at_ms == far);
+  EXPECT_OK(modify(client, &set));
+  uint64_t cursor = 0;
+  struct kvs_record* records = NULL;
+  size_t count = 0;
+  EXPECT_OK(kvs_scan(client, &cursor, NULL, &records, &count));
+  EXPECT(cursor == 0 && count == 1 && records[0].expires_at_ms == far + 1);
+  kvs_free(records);
+  EXPECT_OK(kvs_put(client, "k", 1, "1", 1));
+  EXPECT_OK(modify(client, &keep));
+  EXPECT(keep.saw_expires_at_ms == 0);
+  EXPECT_OK(kvs_delete(client, "k", 1));
   return end(client);
 }
 

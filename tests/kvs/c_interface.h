@@ -13,6 +13,7 @@ int c_one_key(kvs_store_t* store);
 int c_binary_empty_and_large(kvs_store_t* store);
 int c_compare_and_set(kvs_store_t* store);
 int c_modify(kvs_store_t* store);
+int c_expiry(kvs_store_t* store);
 int c_many_keys(kvs_store_t* store);
 int c_scan(kvs_store_t* store);
 int c_statistics(kvs_store_t* store);

@@ -43,6 +43,7 @@ constexpr Check kChecks[] = {
     {"BinaryEmptyAndLargeValues", c_binary_empty_and_large},
     {"CompareAndSet", c_compare_and_set},
     {"Modify", c_modify},
+    {"Expiry", c_expiry},
     {"ManyKeys", c_many_keys},
     {"AScanReturnsEachKeyOnce", c_scan},
     {"Statistics", c_statistics},

@@ -335,7 +335,7 @@ struct FakeOp {
 
 Task<Status> Body(kvs::Combiner& combiner, FakeOp* op) {
   static const std::string key = "k";
-  kvs::Turn turn(combiner, HashKey(key), key, op->kind, op->value);
+  kvs::Turn turn(combiner, HashKey(key), key, op->kind, kvs::Record{op->value});
   if (!turn.leads()) co_await turn.Wait(1);
   if (!turn.leads()) co_return turn.TakeResult();
   turn.Gather();

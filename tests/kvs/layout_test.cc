@@ -230,25 +230,35 @@ TEST(Places, AllBucketsAreUsedEvenly) {
 
 TEST(Block, EveryFlippedByteIsNoticed) {
   const std::string key = "a key", value(100, 'v');
-  std::vector<std::byte> block(BlockBytes(key.size(), value.size()));
-  BuildBlock(block, 42, 7, key, value);
-  const BlockView view(block.data());
-  ASSERT_TRUE(view.Intact(block.size()));
-  EXPECT_EQ(view.key(), key);
-  EXPECT_EQ(view.value(), value);
-  EXPECT_EQ(view.bytes(), block.size());
-  for (size_t i = 0; i < sizeof(BlockHeader) + key.size() + value.size(); ++i) {
-    block[i] ^= std::byte{1};
-    EXPECT_FALSE(view.Intact(block.size())) << "byte " << i;
-    block[i] ^= std::byte{1};
+  for (const uint64_t expires_at_ms : {uint64_t{0}, uint64_t{1'234'567'890'123}}) {
+    std::vector<std::byte> block(BlockBytes(key.size(), value.size(), expires_at_ms != 0));
+    BuildBlock(block, 42, 7, key, value, expires_at_ms);
+    const BlockView view(block.data());
+    ASSERT_TRUE(view.Intact(block.size()));
+    EXPECT_EQ(view.key(), key);
+    EXPECT_EQ(view.value(), value);
+    EXPECT_EQ(view.expires_at_ms(), expires_at_ms);
+    EXPECT_EQ(view.bytes(), block.size());
+    for (size_t i = 0; i < view.header().key_offset() + key.size() + value.size(); ++i) {
+      block[i] ^= std::byte{1};
+      EXPECT_FALSE(view.Intact(block.size())) << "byte " << i;
+      block[i] ^= std::byte{1};
+    }
   }
 }
 
+TEST(Block, OnlyOneThatExpiresHasEightBytesMore) {
+  EXPECT_EQ(BlockBytes(8, 8, false), 48u);
+  EXPECT_EQ(BlockBytes(8, 8, true), 64u);
+  EXPECT_EQ(BlockBytes(8, 0, false), 48u);
+  EXPECT_EQ(BlockBytes(8, 0, true), 48u);
+}
+
 TEST(Block, WithFlagsThatNobodyKnowsIsNotIntact) {
-  std::vector<std::byte> block(BlockBytes(3, 1));
-  BuildBlock(block, 1, 1, "abc", "x");
+  std::vector<std::byte> block(BlockBytes(3, 1, false));
+  BuildBlock(block, 1, 1, "abc", "x", 0);
   auto& header = *reinterpret_cast<BlockHeader*>(block.data());
-  header.flags = 1;
+  header.flags = 2;
   header.checksum = XXH3_64bits(block.data() + sizeof(header.checksum), sizeof(header) - sizeof(header.checksum) + 4);
   EXPECT_FALSE(BlockView(block.data()).Intact(block.size()));
   header.flags = 0;
@@ -257,8 +267,8 @@ TEST(Block, WithFlagsThatNobodyKnowsIsNotIntact) {
 }
 
 TEST(Block, LengthsBeyondWhatWasReadAreRefused) {
-  std::vector<std::byte> block(BlockBytes(3, 1000));
-  BuildBlock(block, 1, 1, "abc", std::string(1000, 'x'));
+  std::vector<std::byte> block(BlockBytes(3, 1000, false));
+  BuildBlock(block, 1, 1, "abc", std::string(1000, 'x'), 0);
   EXPECT_FALSE(BlockView(block.data()).Intact(512));
   EXPECT_FALSE(BlockView(block.data()).Intact(16));
 }
@@ -287,11 +297,11 @@ TEST(Pool, OfAnotherVersionOrWithUnknownFeaturesIsRefusedByName) {
     return std::string(status.message());
   };
   super.layout_version = 4;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 4, this program has 5 ("));
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 4, this program has 6 ("));
   super.magic = 0x33304c4f4f504b53;  // as in version 3, which kept something else in `features`
   super.layout_version = 3;
   super.features = kDefaultChunkBytes;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 5 ("));
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 6 ("));
   super.magic = kPoolMagic;
   super.layout_version = kLayoutVersion;
   super.features = 1;

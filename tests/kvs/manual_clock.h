@@ -18,6 +18,7 @@ class ManualClock final : public krcore::Clock {
     return now_ns_;
   }
   void Relax(uint32_t) override { now_ns_ += 1'000; }
+  uint64_t UnixMs() override { return static_cast<uint64_t>(now_ns_) / 1'000'000; }
   void Advance(int64_t ns) { now_ns_ += ns; }
   uint64_t looks() const { return looks_; }  // how often it was read
 

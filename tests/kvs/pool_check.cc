@@ -58,7 +58,8 @@ class Checker {
     }
     const auto used = [](uint64_t word) { return word != 0; };
     const bool mirrored = Load<kvs::Superblock>(home_->bytes, 0).pool != 0;
-    if (home_area.counters.reserved != 0 || std::ranges::any_of(home_area.reserved, used) ||
+    if (expiring_ && home_area.counters.expiring == 0) Problem("values that expire, and the home does not say so");
+    if (std::ranges::any_of(home_area.reserved, used) ||
         (!mirrored && (home_area.configuration != 0 || std::ranges::any_of(home_area.acknowledged, used)))) {
       Problem("the home area: what is reserved is in use");
     }
@@ -420,7 +421,7 @@ class Checker {
     const kvs::BlockView block(pool.data() + address.offset);
     if (slot.length_units() == kvs::kLargeBlock) {
       bytes = block.bytes();
-      if (bytes > kvs::BlockBytes(kvs::kMaxKeyBytes, kvs::kMaxValueBytes) ||
+      if (bytes > kvs::BlockBytes(kvs::kMaxKeyBytes, kvs::kMaxValueBytes, true) ||
           !InChunks(address, bytes, name + "'s large block", false)) {
         Problem(name, ": its large block has an impossible length");
         return;
@@ -467,6 +468,7 @@ class Checker {
     }
     if (!authoritative) return;
     ++report_.live_blocks;
+    expiring_ |= block.expires();
     report_.live_bytes += kvs::RoundBlockBytes(bytes, chunk_bytes_);
     const auto [known, fresh] = place_of_.try_emplace(key, name);
     if (!fresh) Problem(what, ": the key is in ", known->second, " too");
@@ -476,6 +478,7 @@ class Checker {
   std::span<const PoolImage> pools_;
   const PoolCheckOptions& options_;
   const PoolImage* home_ = nullptr;
+  bool expiring_ = false;
   kvs::SubtableGeometry geometry_;
   kvs::Hasher hasher_{{}};
   uint64_t chunk_bytes_ = 0;

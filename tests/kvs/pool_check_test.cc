@@ -331,7 +331,8 @@ TEST_F(PoolCheck, ABlockThatHoldsAnotherHash) {
   const kvs::GlobalAddress block = Slot(ValWord()).block();
   const kvs::BlockView view(memory_.data() + block.offset);
   const std::string key(view.key()), value(view.value());
-  kvs::BuildBlock(std::span(memory_).subspan(block.offset, view.bytes()), view.header().hash ^ 1 << 20, 1, key, value);
+  kvs::BuildBlock(std::span(memory_).subspan(block.offset, view.bytes()), view.header().hash ^ 1 << 20, 1, key, value,
+                  0);
   ExpectProblem("the block holds another hash");
 }
 

@@ -84,6 +84,7 @@ class TestStore {
     ServingClock(TestStore& store, krcore::Clock& inner) : store_(store), inner_(inner) {}
     int64_t NowNs() override { return inner_.NowNs(); }
     int64_t CoarseNowNs() override { return inner_.CoarseNowNs(); }
+    uint64_t UnixMs() override { return inner_.UnixMs(); }
     void Relax(uint32_t spins) override {
       store_.ServeConnections();
       inner_.Relax(spins);

@@ -40,7 +40,7 @@ bool IdOf(std::string_view value, uint32_t* id) {
 OpRecord History::BeginScanStep(KeyScan* scan, uint32_t client, int64_t now_ns) {
   OpRecord step;
   step.client = client;
-  step.start = ++count_;
+  step.start = Count(now_ns);
   step.start_ns = now_ns;
   if (scan->cursor == 0) *scan = {.start = step.start, .start_ns = now_ns};
   scan->under_way = true;
@@ -49,7 +49,7 @@ OpRecord History::BeginScanStep(KeyScan* scan, uint32_t client, int64_t now_ns) 
 
 std::string History::EndScanStep(KeyScan* scan, OpRecord step, bool values, const std::vector<kvs::ScanRecord>& records,
                                  bool (*id_of)(std::string_view, uint32_t*), int64_t now_ns) {
-  step.end = ++count_;
+  step.end = Count(now_ns);
   step.end_ns = now_ns;
   if (keys_.empty()) {
     for (uint32_t key = 0; key < names_.size(); ++key) keys_[names_[key]] = key;
@@ -82,13 +82,19 @@ std::vector<OpRecord> History::RecordsOf(uint32_t key) const {
   return all;
 }
 
-uint32_t History::Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns) {
+uint64_t History::Count(int64_t now_ns) {
+  counted_ns_.push_back(now_ns);
+  return counted_ns_.size();
+}
+
+uint32_t History::Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns, uint64_t expires_at_ms) {
   const auto index = static_cast<uint32_t>(records_.size());
   OpRecord record;
   record.key = key;
   record.kind = kind;
+  record.expires_at_ms = expires_at_ms;
   record.client = client;
-  record.start = ++count_;
+  record.start = Count(now_ns);
   record.start_ns = now_ns;
   if (kind == OpKind::kPut || kind == OpKind::kInsert || kind == OpKind::kUpdate) record.value = index + 1;
   records_.push_back(record);
@@ -107,7 +113,7 @@ const OpRecord& History::Decide(uint32_t index, uint32_t read) {
 
 void History::End(uint32_t index, StatusCode status, uint32_t value, int64_t now_ns) {
   OpRecord& record = records_[index];
-  record.end = ++count_;
+  record.end = Count(now_ns);
   record.end_ns = now_ns;
   record.status = status;
   if (record.kind == OpKind::kGet) record.value = value;
@@ -137,6 +143,18 @@ std::vector<uint32_t> History::Violations(uint32_t* gave_up) const {
         }
       }
       ops.push_back(op);
+      if (record.expires_at_ms == 0 || record.value == 0 || op.kind == OpKind::kGet) continue;
+      // The value may go at any time from then on. What a Modify sets may never have been there, if its time came
+      // before the Modify had ended.
+      const int64_t first_ns = may_expire_ns_(record.expires_at_ms);
+      if (first_ns > counted_ns_.back()) continue;
+      const bool ended = record.end != 0 && record.end_ns < first_ns;
+      const auto first = std::ranges::lower_bound(counted_ns_, first_ns) - counted_ns_.begin() + 1;
+      RegisterOp expiry{.kind = OpKind::kModify};
+      expiry.start_ns = ended || op.kind != OpKind::kModify ? first : op.start_ns;  // a count, like all of these
+      expiry.result = OpResult::kUnknown;
+      expiry.read = record.value;
+      ops.push_back(expiry);
     }
     const Verdict verdict = CheckLinearizable(ops, surgekv_test::kAbsent, kBudget);
     if (verdict == Verdict::kViolation) wrong.push_back(key);
@@ -150,7 +168,7 @@ std::string History::Describe(uint32_t key) const {
   std::string text = "history of " + (readable ? NameOf(key) : "key " + std::to_string(key)) +
                      " (count and microsecond of start and end, client, operation):\n";
   for (const OpRecord& r : RecordsOf(key)) {
-    char line[160];
+    char line[200];
     std::string values = std::to_string(r.value);
     if (r.kind == OpKind::kModify) {
       const bool keeps = r.wants == kvs::Modification::Action::kKeep;
@@ -158,6 +176,8 @@ std::string History::Describe(uint32_t key) const {
       values = std::to_string(r.read);
       values += became;
     }
+    if (r.expires_at_ms != 0 && r.value != 0 && r.kind != OpKind::kGet)
+      values += " until " + std::to_string(may_expire_ns_(r.expires_at_ms) / 1'000);
     if (r.end != 0) {
       std::snprintf(line, sizeof(line), "  %6lu..%-6lu %12.2f..%-12.2f client %-2u %-6s %-6s %s\n", r.start, r.end,
                     static_cast<double>(r.start_ns) / 1e3, static_cast<double>(r.end_ns) / 1e3, r.client,

@@ -5,11 +5,13 @@
 #define TESTS_SIM_HISTORY_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "krcore/status.h"
@@ -30,6 +32,7 @@ struct OpRecord {
   uint32_t value = 0;                 // id of what it wrote, or of what a Get returned
   uint32_t read = 0;                  // kModify: id of what its function was last called with, 0 if the key was absent
   kvs::Modification::Action wants{};  // kModify: what the function decided then
+  uint64_t expires_at_ms = 0;         // of what it wrote
   uint32_t client = 0;
   uint64_t start = 0, end = 0;  // counts; end 0: it has not ended, or its client was dead by then
   int64_t start_ns = 0, end_ns = 0;
@@ -49,8 +52,8 @@ class History {
  public:
   explicit History(std::vector<std::string> names) : names_(std::move(names)), by_key_(names_.size()) {}
 
-  // Begins an operation and returns its index.
-  uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns);
+  // Begins an operation and returns its index. `expires_at_ms`: of what it writes, if it writes anything.
+  uint32_t Begin(uint32_t key, OpKind kind, uint32_t client, int64_t now_ns, uint64_t expires_at_ms = 0);
   // The function of a Modify was called with the value `read`, 0 if the key was absent. Sets what it decides: to set,
   // keep or delete, as the operation's number says.
   const OpRecord& Decide(uint32_t index, uint32_t read);
@@ -68,6 +71,11 @@ class History {
 
   const std::string& NameOf(uint32_t key) const { return names_[key]; }
   const OpRecord& operator[](uint32_t index) const { return records_[index]; }
+  // Returns when the value that the operation `id` - 1 wrote expires.
+  uint64_t ExpiryOf(uint32_t id) const { return id == 0 || id > records_.size() ? 0 : records_[id - 1].expires_at_ms; }
+  // From `first_ns` on, the clock of some client may show that time, and what expires then may be gone.
+  int64_t MayExpireNs(uint64_t expires_at_ms) const { return may_expire_ns_(expires_at_ms); }
+  void set_may_expire(std::function<int64_t(uint64_t expires_at_ms)> first_ns) { may_expire_ns_ = std::move(first_ns); }
   size_t size() const { return records_.size(); }
   // Returns the keys whose history is not that of a register. `gave_up`: how many the checker could not decide.
   std::vector<uint32_t> Violations(uint32_t* gave_up) const;
@@ -85,7 +93,10 @@ class History {
   std::vector<OpRecord> records_;
   std::vector<std::vector<uint32_t>> by_key_;
   std::map<uint32_t, std::vector<OpRecord>> seen_;  // by key: what scans say of it
-  uint64_t count_ = 0;
+  // Counts a start or end.
+  uint64_t Count(int64_t now_ns);
+  std::function<int64_t(uint64_t expires_at_ms)> may_expire_ns_ = [](uint64_t) { return int64_t{0}; };
+  std::vector<int64_t> counted_ns_;  // when the counts were made, in order
 };
 
 }  // namespace surgekv_sim

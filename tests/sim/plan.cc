@@ -219,6 +219,8 @@ Plan MakePlan(uint64_t seed, uint32_t replicas, bool joins) {
     sort_faults();
   }
   plan.scans = one_of(0.0, 0.003, 0.01, 0.03);
+  plan.expiring = one_of(0.0, 0.05, 0.1, 0.3);
+  plan.clocks_differ_ms = one_of(0, 2, 20, 1'000);
   return plan;
 }
 
@@ -243,6 +245,10 @@ std::string Plan::ToString() const {
             std::to_string(rc_poll_ns / kUs) + " us";
   }
   if (housekeeper) text += "\n  a housekeeper";
+  if (expiring > 0) {
+    text += "\n  of the values, " + std::to_string(expiring) + " expire; clocks differ by up to " +
+            std::to_string(clocks_differ_ms) + " ms";
+  }
   text += "\n  phases";
   for (const Phase phase : phases) text += std::string(" ") + kPhaseNames[static_cast<int>(phase)];
   text += "\n";

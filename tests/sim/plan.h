@@ -63,6 +63,8 @@ struct Plan {
   uint32_t suffix_bits = 0, suffix = 0;  // most keys have these lowest bits
   uint32_t fingerprints = 256;           // how many different ones the keys have
   uint32_t operations = 0;
+  double expiring = 0;              // how many of the values that are written expire
+  int64_t clocks_differ_ms = 0;     // by at most so much do the processes' times of day differ
   double scans = 0;                 // how often a client takes steps of a scan over all keys instead of an operation
   std::vector<uint32_t> processes;  // clients of each
   uint32_t lanes = 0;               // the most operations that a client has in flight

@@ -41,7 +41,11 @@ Simulation::Simulation(const Plan& plan, bool trace)
       world_({.fabric = kFabric, .seed = plan.seed, .cost = {}, .chaos = {}}),
       random_(plan.seed * 7919 + 17),
       history_(NamesOfKeys(plan)),
-      memory_nodes_(world_) {}
+      memory_nodes_(world_) {
+  history_.set_may_expire([&plan](uint64_t expires_at_ms) {
+    return (static_cast<int64_t>(expires_at_ms - DayClock::kBeginMs) - plan.clocks_differ_ms / 2) * kMs;
+  });
+}
 
 RunResult Simulation::Run() {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
@@ -121,7 +125,10 @@ krcore::Result<std::unique_ptr<kvs::Store>> Simulation::OpenStore(int64_t timeou
   options.fabric = kFabric;
   options.operation_timeout_ms = timeout_ns / kMs;
   options.open_timeout_ms = timeout_ns / kMs;
-  options.clock = &world_.clock();
+  const auto differ_ms = static_cast<int64_t>(plan_.clocks_differ_ms);
+  clocks_.emplace_back(world_.clock(),
+                       static_cast<int64_t>(Below(static_cast<uint64_t>(differ_ms) + 1)) - differ_ms / 2);
+  options.clock = &clocks_.back();
   return kvs::Store::Open(options);
 }
 
@@ -134,6 +141,7 @@ Process* Simulation::StartProcess(int64_t timeout_ns) {
   processes_.push_back({});
   Process& process = processes_.back();
   process.number = static_cast<uint32_t>(processes_.size());
+  process.clock = &clocks_.back();
   process.store = std::move(*store);
   return &process;
 }

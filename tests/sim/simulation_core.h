@@ -10,11 +10,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/rnic/sim/world.h"
 #include "kvs/client.h"
@@ -39,8 +41,24 @@ constexpr int64_t kLeaseNs = kvs::kDefaultLeaseNs;
 constexpr int64_t kOperationTimeoutNs = 60 * kSecond;
 constexpr int64_t kHangNs = 3 * kOperationTimeoutNs;
 
+// The clock of a process, whose time of day is its own.
+class DayClock final : public krcore::Clock {
+ public:
+  static constexpr uint64_t kBeginMs = 1'700'000'000'000;  // the time of day when the virtual time is 0
+
+  DayClock(krcore::Clock& clock, int64_t ahead_ms) : clock_(clock), ahead_ms_(ahead_ms) {}
+  int64_t NowNs() override { return clock_.NowNs(); }
+  void Relax(uint32_t spins) override { clock_.Relax(spins); }
+  uint64_t UnixMs() override { return kBeginMs + static_cast<uint64_t>(ahead_ms_ + NowNs() / kMs); }
+
+ private:
+  krcore::Clock& clock_;
+  const int64_t ahead_ms_;
+};
+
 struct Process {
   uint32_t number = 0;
+  DayClock* clock = nullptr;
   std::unique_ptr<kvs::Store> store;
   bool doomed = false;  // it is to be killed
   bool dead = false;
@@ -105,6 +123,7 @@ class Simulation {
 
   void StartMemoryNodes();
   void StartClients();
+  // Makes a clock for the store, the last one of clocks_.
   krcore::Result<std::unique_ptr<kvs::Store>> OpenStore(int64_t timeout_ns = kOperationTimeoutNs);
   // Returns null if it could not connect, which only broken queues excuse.
   Process* StartProcess(int64_t timeout_ns = kOperationTimeoutNs);
@@ -142,6 +161,9 @@ class Simulation {
   uint32_t AnotherKey();
   uint32_t Begin(ClientState& state, OpKind kind, uint32_t key);
   static const char* KindName(OpKind kind);
+  // The client was given a value that has expired by its own clock, or that is to expire at another time than it does.
+  // `expires_at_ms`: what the client was told; 0: nothing.
+  void CheckExpiry(const OpRecord& record, int64_t at_ns, uint32_t value, std::optional<uint64_t> expires_at_ms);
   // Returns the function of a Modify, which notes in the history what it sees and decides.
   kvs::ModifyFunction FunctionOf(uint32_t index);
   kvs::Task<void> RunOperation(ClientState* state, uint32_t index);
@@ -244,6 +266,7 @@ class Simulation {
   History history_;
   RunResult result_;
   MemoryNodes memory_nodes_;
+  std::deque<DayClock> clocks_;
   std::unique_ptr<kvs::Store> housekeepers_store_;
   std::unique_ptr<kvs::Housekeeper> housekeeper_;
   int64_t housekeep_at_ns_ = 0;

@@ -164,6 +164,9 @@ void Simulation::CheckPool() {
     if (there && !IdOf(found->second, &id))
       Violation("pool", history_.NameOf(read.key) + ": a value that nobody wrote");
     if (there == (read.status == StatusCode::kOk) && (!there || id == read.value)) continue;
+    // The housekeeper may have found since that it has expired.
+    const uint64_t expiry = read.status == StatusCode::kOk ? history_.ExpiryOf(read.value) : 0;
+    if (!there && plan_.housekeeper && expiry != 0 && history_.MayExpireNs(expiry) <= world_.now_ns()) continue;
     Violation("pool", history_.NameOf(read.key) + ": a client read " +
                           (read.status == StatusCode::kOk ? "value " + std::to_string(read.value) : "nothing") +
                           ", the memory holds " + (there ? "value " + std::to_string(id) : "nothing") + "\n" +
@@ -246,6 +249,7 @@ void Simulation::Count() {
   if (housekeeper_) {
     counts.sweeps = housekeeper_->stats().sweeps;
     counts.swept_chunks = housekeeper_->stats().chunks_freed;
+    counts.swept_expired = housekeeper_->stats().expired;
   }
   for (uint32_t i = 0; i < history_.size(); ++i) counts.unanswered += history_[i].end == 0;
   for (const ClientState& state : clients_) {
@@ -268,6 +272,7 @@ void Simulation::Count() {
     counts.stale_directory_hits += stats.stale_directory_hits;
     counts.cas_failures += stats.cas_failures;
     counts.restarts += stats.restarts;
+    counts.expired += stats.expired;
     counts.checksum_retries += stats.checksum_retries;
     counts.blocks_retired += stats.blocks_retired;
     counts.blocks_reused += stats.blocks_reused;

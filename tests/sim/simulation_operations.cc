@@ -59,7 +59,13 @@ void Simulation::StartOperation(ClientState& state) {
 }
 
 uint32_t Simulation::Begin(ClientState& state, OpKind kind, uint32_t key) {
-  const uint32_t index = history_.Begin(key, kind, state.number, world_.now_ns());
+  const bool writes = kind != OpKind::kGet && kind != OpKind::kDelete;
+  const bool expires = writes && plan_.expiring > 0 && Chance(plan_.expiring);
+  // Some expire at once, and some long after the run.
+  const int64_t expires_ns = expires ? world_.now_ns() + LogUniform(random_, 500 * kUs, kSecond) - kMs : 0;
+  const uint64_t expires_at_ms =
+      expires ? DayClock::kBeginMs + static_cast<uint64_t>(std::max<int64_t>(expires_ns, 0) / kMs) : 0;
+  const uint32_t index = history_.Begin(key, kind, state.number, world_.now_ns(), expires_at_ms);
   ++state.in_flight;
   Trace("client %u begins %u: %s of %s, value %u", state.number, index, KindName(kind), history_.NameOf(key).c_str(),
         history_[index].value);
@@ -101,15 +107,17 @@ const char* Simulation::KindName(OpKind kind) {
 }
 
 kvs::ModifyFunction Simulation::FunctionOf(uint32_t index) {
-  return [this, index](std::optional<std::string_view> value) {
+  return [this, index](const std::optional<kvs::Record>& found) {
     uint32_t read = 0;
-    if (value && !IdOf(*value, &read)) {
+    if (found && !IdOf(found->value, &read)) {
       Violation("value", "Modify of " + history_.NameOf(history_[index].key) + ": a value of " +
-                             std::to_string(value->size()) + " bytes that nobody wrote");
+                             std::to_string(found->value.size()) + " bytes that nobody wrote");
     }
+    CheckExpiry(history_[index], world_.now_ns(), read, found ? std::optional(found->expires_at_ms) : std::nullopt);
     ++result_.counts.functions_called;
     const OpRecord& record = history_.Decide(index, read);
-    return kvs::Modification{record.wants, record.value != 0 ? ValueOf(record.value) : std::string()};
+    if (record.value == 0) return kvs::Modification{record.wants};
+    return kvs::Modification::Set(ValueOf(record.value), record.expires_at_ms);
   };
 }
 
@@ -123,9 +131,9 @@ kvs::Task<void> Simulation::RunOperation(ClientState* state, uint32_t index) {
   Status status;
   switch (record.kind) {
     case OpKind::kGet: status = co_await state->client->GetAsync(key, &read); break;
-    case OpKind::kPut: status = co_await state->client->PutAsync(key, value); break;
-    case OpKind::kInsert: status = co_await state->client->InsertAsync(key, value); break;
-    case OpKind::kUpdate: status = co_await state->client->UpdateAsync(key, value); break;
+    case OpKind::kPut: status = co_await state->client->PutAsync(key, value, record.expires_at_ms); break;
+    case OpKind::kInsert: status = co_await state->client->InsertAsync(key, value, record.expires_at_ms); break;
+    case OpKind::kUpdate: status = co_await state->client->UpdateAsync(key, value, record.expires_at_ms); break;
     case OpKind::kDelete: status = co_await state->client->DeleteAsync(key); break;
     case OpKind::kModify: status = co_await state->client->ModifyAsync(key, &function); break;
   }
@@ -165,6 +173,7 @@ kvs::Task<void> Simulation::RunMultiWrite(ClientState* state, std::vector<uint32
     }
     writes[i].key = names[i];
     writes[i].value = values[i];
+    writes[i].expires_at_ms = history_[indexes[i]].expires_at_ms;
     writes[i].modify = &functions[i];
     writes[i].status = StatusCode::kBadState;
   }
@@ -197,6 +206,10 @@ kvs::Task<void> Simulation::RunScan(ClientState* state, kvs::ScanOptions options
       Rest(step);
       break;
     }
+    for (const kvs::ScanRecord& record : records) {
+      uint32_t id = 0;
+      if (options.values && IdOf(record.value, &id)) CheckExpiry(step, step.start_ns, id, record.expires_at_ms);
+    }
     const std::string wrong = history_.EndScanStep(&scan, step, options.values, records, IdOf, world_.now_ns());
     if (!wrong.empty()) Violation("scan", wrong);
     ++result_.counts.scan_steps;
@@ -214,6 +227,19 @@ void Simulation::Rest(const OpRecord& record) {
   if (Chance(0.2)) SlowDown(60 * kMs);
 }
 
+void Simulation::CheckExpiry(const OpRecord& record, int64_t at_ns, uint32_t value,
+                             std::optional<uint64_t> expires_at_ms) {
+  const uint64_t expiry = history_.ExpiryOf(value);
+  const ClientState& client = clients_[record.client - 1];
+  const uint64_t ago_ms = static_cast<uint64_t>(world_.now_ns() / kMs - at_ns / kMs);
+  const bool expired = expiry != 0 && client.process->clock->UnixMs() - ago_ms >= expiry;
+  const bool as_written = !expires_at_ms || *expires_at_ms == expiry;
+  if (!expired && as_written) return;
+  Violation("expiry", "client " + std::to_string(record.client) + " read value " + std::to_string(value) +
+                          (as_written ? ", which had expired" : ", which expires at another time than was written") +
+                          "\n" + history_.Describe(history_[value - 1].key));
+}
+
 void Simulation::End(uint32_t index, const Status& status, const std::string& read) {
   const OpRecord record = history_[index];
   progress_ns_ = world_.now_ns();
@@ -223,6 +249,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
   if (record.kind == OpKind::kGet && status.ok() && !IdOf(read, &value)) {
     Violation("value", what + ": a value of " + std::to_string(read.size()) + " bytes that nobody wrote");
   }
+  if (value != 0) CheckExpiry(record, record.start_ns, value, std::nullopt);
   history_.End(index, status.code(), value, world_.now_ns());
   Trace("client %u ends %u: %s of %s %s, value %u", record.client, index, KindName(record.kind),
         history_.NameOf(record.key).c_str(), status.ToString().c_str(), history_[index].value);

@@ -29,13 +29,15 @@ class FakeClient final : public kvs::Client {
       statuses[i] = status;
     }
   }
-  kvs::Task<kvs::Status> PutAsync(std::string_view key, std::string_view value) override {
+  kvs::Task<kvs::Status> PutAsync(std::string_view key, std::string_view value, uint64_t /*expires_at_ms*/) override {
     return Write("put", key, value, true, true);
   }
-  kvs::Task<kvs::Status> InsertAsync(std::string_view key, std::string_view value) override {
+  kvs::Task<kvs::Status> InsertAsync(std::string_view key, std::string_view value,
+                                     uint64_t /*expires_at_ms*/) override {
     return Write("insert", key, value, true, false);
   }
-  kvs::Task<kvs::Status> UpdateAsync(std::string_view key, std::string_view value) override {
+  kvs::Task<kvs::Status> UpdateAsync(std::string_view key, std::string_view value,
+                                     uint64_t /*expires_at_ms*/) override {
     return Write("update", key, value, false, true);
   }
   kvs::Task<kvs::Status> DeleteAsync(std::string_view key) override {
@@ -53,9 +55,9 @@ class FakeClient final : public kvs::Client {
     if (!status.ok()) co_return status;
     const std::lock_guard lock(store_.mutex);
     const auto found = store_.records.find(key);
-    std::optional<std::string_view> value;
-    if (found != store_.records.end()) value = found->second;
-    kvs::Modification wanted = (*function)(value);
+    std::optional<kvs::Record> record;
+    if (found != store_.records.end()) record = kvs::Record{found->second};
+    kvs::Modification wanted = (*function)(record);
     if (wanted.action == kvs::Modification::Action::kDelete) store_.records.erase(std::string(key));
     if (wanted.action == kvs::Modification::Action::kSet) store_.records[std::string(key)] = std::move(wanted.value);
     co_return status;
@@ -65,9 +67,9 @@ class FakeClient final : public kvs::Client {
     for (kvs::WriteRequest& write : writes) {
       kvs::Status status;
       switch (write.kind) {
-        case kvs::WriteKind::kPut: status = co_await PutAsync(write.key, write.value); break;
-        case kvs::WriteKind::kInsert: status = co_await InsertAsync(write.key, write.value); break;
-        case kvs::WriteKind::kUpdate: status = co_await UpdateAsync(write.key, write.value); break;
+        case kvs::WriteKind::kPut: status = co_await PutAsync(write.key, write.value, 0); break;
+        case kvs::WriteKind::kInsert: status = co_await InsertAsync(write.key, write.value, 0); break;
+        case kvs::WriteKind::kUpdate: status = co_await UpdateAsync(write.key, write.value, 0); break;
         case kvs::WriteKind::kDelete: status = co_await DeleteAsync(write.key); break;
         case kvs::WriteKind::kModify: status = co_await ModifyAsync(write.key, write.modify); break;
       }

@@ -33,7 +33,12 @@ using testing::IsEmpty;
 
 class BackupFileTest : public ::testing::Test {
  protected:
-  using Records = std::vector<std::pair<std::string, std::string>>;
+  struct Record {
+    std::string key, value;
+    uint64_t expires_at_ms = 0;
+    bool operator==(const Record&) const = default;
+  };
+  using Records = std::vector<Record>;
 
   BackupFileTest() {
     folder_ = std::filesystem::temp_directory_path() / ("surgekv-backup-" + std::to_string(getpid()));
@@ -57,7 +62,7 @@ class BackupFileTest : public ::testing::Test {
   static void WriteFile(const std::string& path, const Records& records, bool overwrite = false) {
     auto writer = BackupWriter::Create(path, overwrite);
     ASSERT_TRUE(writer.ok()) << writer.status().ToString();
-    for (const auto& [key, value] : records) ASSERT_TRUE((*writer)->Add(key, value).ok());
+    for (const auto& [key, value, expires] : records) ASSERT_TRUE((*writer)->Add(key, value, expires).ok());
     const Status finished = (*writer)->Finish();
     ASSERT_TRUE(finished.ok()) << finished.ToString();
     EXPECT_EQ((*writer)->records(), records.size());
@@ -71,13 +76,14 @@ class BackupFileTest : public ::testing::Test {
       if (blocks != nullptr) blocks->push_back((*reader)->offset());
       const Status status = (*reader)->Next(&block);
       if (!status.ok() || block.empty()) return status;
-      for (const BackupReader::Record& record : block) records->emplace_back(record.key, record.value);
+      for (const auto& [key, value, expires] : block)
+        records->push_back({std::string(key), std::string(value), expires});
     }
   }
   // Three blocks that take little space.
   static Records ThreeBlocks(char fill) {
     Records records;
-    for (const char* key : {"a", "b", "c"}) records.emplace_back(key, std::string(size_t{1} << 20, fill));
+    for (const char* key : {"a", "b", "c"}) records.push_back({key, std::string(size_t{1} << 20, fill)});
     return records;
   }
   // The file is refused, and what was read before is the beginning of `whole`.
@@ -94,9 +100,10 @@ class BackupFileTest : public ::testing::Test {
 
 TEST_F(BackupFileTest, WhatWasWrittenComesBackInOrder) {
   Records records = {{"key", "value"}, {"empty", ""}, {std::string("\0\xff", 2), std::string(100, '\0')}};
-  for (int i = 0; i < 30'000; ++i) records.emplace_back("key-" + std::to_string(i), std::string(i % 300, 'v'));
-  records.emplace_back(std::string(kvs::kMaxKeyBytes, 'k'), std::string(kvs::kMaxValueBytes, 'v'));
-  records.emplace_back("last", "one");
+  for (uint64_t i = 0; i < 30'000; ++i)
+    records.push_back({"key-" + std::to_string(i), std::string(i % 300, 'v'), i % 3 * 1'700'000'000'000});
+  records.push_back({std::string(kvs::kMaxKeyBytes, 'k'), std::string(kvs::kMaxValueBytes, 'v'), UINT64_MAX});
+  records.push_back({"last", "one"});
   WriteFile(Path(), records);
   Records read;
   std::vector<uint64_t> blocks;
@@ -200,7 +207,7 @@ TEST_F(BackupFileTest, OtherFilesAreRefused) {
 // A file that another program may have written: its checksums are right.
 class Forged {
  public:
-  explicit Forged(uint32_t version = 1, uint32_t flags = 0) {
+  explicit Forged(uint32_t version = 2, uint32_t flags = 0) {
     bytes_ = "SURGEBAK";
     Add(version);
     Add(flags);
@@ -239,7 +246,7 @@ class Forged {
     std::string record;
     for (const uint32_t length : {key_bytes, value_bytes})
       record.append(reinterpret_cast<const char*>(&length), sizeof(length));
-    return record + bytes;
+    return record + std::string(8, '\0') + bytes;
   }
 
  private:
@@ -262,15 +269,15 @@ TEST_F(BackupFileTest, WhatMakesNoSenseIsRefusedThoughItsChecksumsAreRight) {
   SetBytes(Path(), one(record));
   Records read;
   ASSERT_TRUE(ReadFile(Path(), &read).ok());
-  ASSERT_THAT(read, ElementsAre(std::pair("k", "vv")));
+  ASSERT_EQ(read, (Records{{"k", "vv"}}));
   const std::string header = "header makes no sense", lengths = "impossible lengths";
   const size_t too_long = size_t{18} << 20;
   struct Case {
     std::string what, told, bytes;
   };
   const std::vector<Case> cases = {
-      {"of another version", "has version 2 and flags 0", Forged(2).Block(1, 1, record).End(1, 1)},
-      {"with flags", "has version 1 and flags 1", Forged(1, 1).Block(1, 1, record).End(1, 1)},
+      {"of another version", "has version 1 and flags 0", Forged(1).Block(1, 1, record).End(1, 1)},
+      {"with flags", "has version 2 and flags 1", Forged(2, 1).Block(1, 1, record).End(1, 1)},
       {"a block of another kind", header, Forged().Block(3, 1, record).End(1, 1)},
       {"a block without records", header, Forged().Block(1, 0, "").End(1, 0)},
       {"a block that is too long", header, Forged().Stored(1, 1, too_long, record.size(), record).End(1, 1)},
@@ -313,7 +320,7 @@ TEST_F(BackupFileTest, AnExistingFileIsReplacedOnlyIfThatIsWanted) {
   EXPECT_EQ(std::filesystem::status(Path()).permissions(), std::filesystem::perms::owner_read);
   Records read;
   ASSERT_TRUE(ReadFile(Path(), &read).ok());
-  EXPECT_EQ(read.front().first, "new");
+  EXPECT_EQ(read.front().key, "new");
   EXPECT_THAT(Files(), testing::UnorderedElementsAre("file", "late"));
 }
 
@@ -336,7 +343,7 @@ TEST_F(BackupFileTest, WithoutItsEndNothingIsLeft) {
   {
     auto writer = BackupWriter::Create(Path(), false);
     ASSERT_TRUE(writer.ok());
-    ASSERT_TRUE((*writer)->Add("key", std::string(size_t{2} << 20, 'v')).ok());
+    ASSERT_TRUE((*writer)->Add("key", std::string(size_t{2} << 20, 'v'), 0).ok());
     EXPECT_THAT(Files(), ElementsAre(testing::StartsWith("file.partial-")));
   }
   EXPECT_THAT(Files(), IsEmpty());
@@ -356,7 +363,7 @@ TEST_F(BackupFileTest, AFullDiskIsToldAndLeavesNothing) {
     for (int i = 0; i < 1'000 && status.ok(); ++i) {
       std::string value(1'000, '\0');
       for (char& byte : value) byte = static_cast<char>((random = random * 6364136223846793005 + 1) >> 56);
-      status = (*writer)->Add(std::to_string(i), value);
+      status = (*writer)->Add(std::to_string(i), value, 0);
     }
     if (status.ok()) status = (*writer)->Finish();
   }

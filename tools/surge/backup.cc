@@ -93,8 +93,10 @@ struct Session {
 Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done) {
   std::vector<kvs::WriteRequest> writes[2];
   for (const BackupReader::Record& record : records) {
-    writes[record.value.size() > kSmallBytes].push_back(
-        {.kind = kvs::WriteKind::kPut, .key = record.key, .value = record.value});
+    writes[record.value.size() > kSmallBytes].push_back({.kind = kvs::WriteKind::kPut,
+                                                         .key = record.key,
+                                                         .value = record.value,
+                                                         .expires_at_ms = record.expires_at_ms});
   }
   Status failed;
   for (size_t i = 0; i < 2; ++i) {
@@ -125,7 +127,9 @@ int Backup(const std::string& path, bool overwrite) {
       return Stopped("No file was written.");
     }
     Status status = session.clients.front()->Scan(&cursor, &records, kStep);
-    for (size_t i = 0; status.ok() && i < records.size(); ++i) status = file.Add(records[i].key, records[i].value);
+    for (size_t i = 0; status.ok() && i < records.size(); ++i) {
+      status = file.Add(records[i].key, records[i].value, records[i].expires_at_ms);
+    }
     if (!status.ok()) return cli::Fail(status, "No file was written.");
     progress.Show(cursor == 0 ? 1 : static_cast<double>(cursor) * 0x1p-64, file.records(), file.raw_bytes());
   } while (cursor != 0);

@@ -27,7 +27,7 @@ using krcore::StatusCode;
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[8] = {'S', 'U', 'R', 'G', 'E', 'B', 'A', 'K'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;  // 1: records without a time to expire
 // A block is written when it has so many raw bytes. One record may be longer.
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr size_t kLengthBytes = 2 * sizeof(uint32_t);
@@ -57,6 +57,12 @@ struct Trailer {
   uint64_t checksum;
 };
 constexpr uint32_t kBlock = 1, kTrailer = 2;
+// Before each record of a block.
+struct RecordHeader {
+  uint32_t key_bytes, value_bytes;
+  uint64_t expires_at_ms;
+};
+static_assert(sizeof(RecordHeader) == 16);
 static_assert(sizeof(FileHeader) == 32 && sizeof(BlockHeader) == 32 && sizeof(Trailer) == 32);
 
 template <typename Header>
@@ -129,12 +135,10 @@ Status BackupWriter::Write(const void* data, size_t bytes) {
   return Status::Ok();
 }
 
-Status BackupWriter::Add(std::string_view key, std::string_view value) {
-  for (const std::string_view part : {key, value}) {
-    const auto length = static_cast<uint32_t>(part.size());
-    const char* const bytes = reinterpret_cast<const char*>(&length);
-    block_.insert(block_.end(), bytes, bytes + sizeof(length));
-  }
+Status BackupWriter::Add(std::string_view key, std::string_view value, uint64_t expires_at_ms) {
+  const RecordHeader record{static_cast<uint32_t>(key.size()), static_cast<uint32_t>(value.size()), expires_at_ms};
+  const char* const bytes = reinterpret_cast<const char*>(&record);
+  block_.insert(block_.end(), bytes, bytes + sizeof(record));
   block_.insert(block_.end(), key.begin(), key.end());
   block_.insert(block_.end(), value.begin(), value.end());
   ++block_records_;
@@ -259,16 +263,16 @@ Status BackupReader::Next(std::vector<Record>* records) {
 
   size_t next = 0;
   for (uint32_t r = 0; r < header.records; ++r) {
-    uint32_t lengths[2];
-    if (block_.size() - next < sizeof(lengths)) return Damaged(at, "the block has fewer records than it says");
-    std::memcpy(lengths, &block_[next], sizeof(lengths));
-    next += sizeof(lengths);
-    const auto [key_bytes, value_bytes] = lengths;
+    RecordHeader record{};
+    if (block_.size() - next < sizeof(record)) return Damaged(at, "the block has fewer records than it says");
+    std::memcpy(&record, &block_[next], sizeof(record));
+    next += sizeof(record);
+    const auto [key_bytes, value_bytes, expires_at_ms] = record;
     const bool fits = key_bytes > 0 && key_bytes <= kvs::kMaxKeyBytes && value_bytes <= kvs::kMaxValueBytes &&
                       uint64_t{key_bytes} + value_bytes <= block_.size() - next;
     if (!fits) return Damaged(at, "a record of the block has impossible lengths");
     const char* const key = block_.data() + next;
-    records->push_back({{key, key_bytes}, {key + key_bytes, value_bytes}});
+    records->push_back({{key, key_bytes}, {key + key_bytes, value_bytes}, expires_at_ms});
     next += key_bytes + value_bytes;
   }
   if (next != block_.size()) return Damaged(at, "the block has more than its records");

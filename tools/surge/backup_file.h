@@ -7,7 +7,8 @@
 //   ...
 //   trailer   kind 2, 0, number of blocks, number of records, checksum           32 bytes
 //
-// Raw bytes are records: length of key (4 bytes), length of value (4 bytes), key, value. The last checksum of each 32
+// Raw bytes are records: length of key (4 bytes), length of value (4 bytes), when it expires (8 bytes, in milliseconds
+// since 1970, UTC; 0: never), key, value. The last checksum of each 32
 // bytes is over the others. Its seed is the file's id and the place of these bytes in the file, so that no block is
 // taken for another one, of the same file or of another. Checksums are XXH3-64. A file without its trailer was cut.
 //
@@ -55,7 +56,7 @@ class BackupWriter {
   // Removes the temporary file, unless Finish has returned kOk.
   ~BackupWriter();
 
-  Status Add(std::string_view key, std::string_view value);
+  Status Add(std::string_view key, std::string_view value, uint64_t expires_at_ms);
   // Writes what is left, and the trailer; waits until all is on the disk; gives the file its name.
   Status Finish();
 
@@ -84,6 +85,7 @@ class BackupReader {
  public:
   struct Record {
     std::string_view key, value;
+    uint64_t expires_at_ms = 0;
   };
 
   // kInvalidArgument: it cannot be opened, or is no backup. kUnsupported: it has another version.

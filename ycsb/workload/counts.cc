@@ -41,6 +41,7 @@ constexpr StoreCounter kStoreCounters[] = {
     {"blocks_retired", "Blocks given up", &kvs::ClientStats::blocks_retired},
     {"blocks_reused", "Blocks used again", &kvs::ClientStats::blocks_reused},
     {"chunks_taken", "Chunks of memory taken from memory nodes", &kvs::ClientStats::chunks_taken},
+    {"expired", "Values removed or replaced because they had expired", &kvs::ClientStats::expired},
     {"chunks_freed", "Chunks of memory given back", &kvs::ClientStats::chunks_freed},
     {"compactions", "Runs of the mover", &kvs::ClientStats::compactions},
     {"blocks_moved", "Blocks moved by the mover", &kvs::ClientStats::blocks_moved},

@@ -32,7 +32,7 @@ BareSession::BareSession(BareMemory& memory, const Shape& shape)
     : memory_(memory),
       safe_(memory.safe()),
       geometry_(memory.geometry()),
-      block_bytes_(kvs::BlockBytes(shape.key_bytes, shape.value_bytes)),
+      block_bytes_(kvs::BlockBytes(shape.key_bytes, shape.value_bytes, false)),
       announcement_(memory.Register()),
       blocks_(memory.TakeBlocks()),
       image_(safe_ ? geometry_.bytes() : 0) {}
@@ -126,7 +126,7 @@ void BareSession::Resolve(Operation& op) {
 void BareSession::ReadBuckets(Operation& op) {
   if (op.block != 0 && !op.written) {
     kvs::BuildBlock({memory_.At(op.block), block_bytes_}, op.hash.h1, /*birth_epoch=*/0, op.request.key,
-                    op.request.value);
+                    op.request.value, /*expires_at_ms=*/0);
     ++accesses_.writes;
     op.written = true;
   }

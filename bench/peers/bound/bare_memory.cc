@@ -37,7 +37,7 @@ Result<std::unique_ptr<BareMemory>> BareMemory::Create(const Shape& shape, bool 
     geometry.groups = static_cast<uint32_t>(std::max<uint64_t>(groups, 2));
   }
   // Three quarters more blocks, for those that are being replaced: more workers than cores make epochs long.
-  const uint64_t blocks = records * kvs::BlockBytes(shape.key_bytes, shape.value_bytes) * 7 / 4;
+  const uint64_t blocks = records * kvs::BlockBytes(shape.key_bytes, shape.value_bytes, false) * 7 / 4;
   const uint64_t tables = safe ? records * 24 : geometry.bytes();
   const size_t bytes = (kDirectoryOffset + kDirectoryBytes + blocks + tables + 64 * kChunkBytes + kAlignment - 1) /
                        kAlignment * kAlignment;

@@ -17,6 +17,9 @@ class Clock {
   // As NowNs, but may lag it by up to kMaxCoarseLagNs: for checks so frequent that reading the precise time would cost
   // too much.
   virtual int64_t CoarseNowNs() { return NowNs(); }
+  // Returns the time of day in milliseconds since 1970, UTC; by default the host's. It may jump, and other hosts may
+  // have another one.
+  virtual uint64_t UnixMs();
   // Called repeatedly while a caller waits for another party. `spins` counts the calls since the wait began. The real
   // clock spins first, then yields, then sleeps for at most 50 us a call.
   virtual void Relax(uint32_t spins) = 0;

@@ -30,6 +30,7 @@ class SimClock final : public Clock {
  public:
   explicit SimClock(Engine* engine) : engine_(engine) {}
   int64_t NowNs() override { return engine_->now_ns(); }
+  uint64_t UnixMs() override { return static_cast<uint64_t>(NowNs()) / 1'000'000; }
   void Relax(uint32_t spins) override;
 
  private:

@@ -8,6 +8,11 @@
 // Keys are 1 to kMaxKeyBytes bytes, values 0 to kMaxValueBytes, both binary. Every operation is linearizable
 // per key.
 //
+// Expiry: a value may have a time of day (expires_at_ms, in milliseconds since 1970, UTC; 0: none) from which on its
+// key is absent. Each client goes by its own host's clock. But whoever finds that a value has expired removes it before
+// it says that the key is absent. So clients whose clocks differ never disagree about the order in which things
+// happened. A write of a value sets its time anew: a Put without one makes it stay for ever.
+//
 // Thread safety: a Store may be used from any thread. A Client, and everything started through it, belongs to
 // one thread at a time; make one per thread. A Store must outlive its Clients.
 //
@@ -115,6 +120,7 @@ struct ClientStats {
   uint64_t stale_directory_hits = 0;
   uint64_t directory_reads = 0;
   uint64_t checksum_retries = 0;
+  uint64_t expired = 0;  // values that this client removed or replaced because they had expired
   uint64_t blocks_retired = 0, blocks_reused = 0;
   uint64_t chunks_taken = 0;  // chunks of memory taken from memory nodes
   uint64_t chunks_freed = 0;  // chunks given back to them
@@ -187,22 +193,33 @@ struct ClientTimes {
   int64_t register_ns = 0;  // reading the member list, between connects, and registering at the store's home
 };
 
+// What a key has.
+struct Record {
+  std::string_view value;      // borrowed
+  uint64_t expires_at_ms = 0;  // 0: never
+  // So that a function that does not care when it expires may take the value alone.
+  operator std::string_view() const { return value; }  // NOLINT(google-explicit-constructor)
+};
+
 // What a Modify makes of its key.
 struct Modification {
   enum class Action : uint8_t { kKeep, kSet, kDelete };
   Action action = Action::kKeep;
-  std::string value{};  // kSet
+  std::string value{};         // kSet
+  uint64_t expires_at_ms = 0;  // kSet
 
   static Modification Keep() { return {}; }
-  static Modification Set(std::string value) { return {Action::kSet, std::move(value)}; }
+  static Modification Set(std::string value, uint64_t expires_at_ms = 0) {
+    return {Action::kSet, std::move(value), expires_at_ms};
+  }
   static Modification Delete() { return {Action::kDelete}; }
 };
 
-// Decides what a Modify makes of its key. `value` is what the key has, or is about to get from another Modify of this
+// Decides what a Modify makes of its key. `record` is what the key has, or is about to get from another Modify of this
 // client that takes effect just before; nothing if it is absent. It is valid during the call. The function may be
 // called several times, and only the last call counts. So each call sets anew whatever the function tells its caller.
 // It runs on the client's thread, in any call of the client. It must not use the client, block or throw.
-using ModifyFunction = std::function<Modification(std::optional<std::string_view> value)>;
+using ModifyFunction = std::function<Modification(const std::optional<Record>& record)>;
 
 struct ScanOptions {
   // The call returns so many keys, or more where hashes are equal, or fewer. It reads a whole subtable in any case, so
@@ -215,6 +232,7 @@ struct ScanOptions {
 
 struct ScanRecord {
   std::string key, value;
+  uint64_t expires_at_ms = 0;
 };
 
 enum class WriteKind : uint8_t { kPut, kInsert, kUpdate, kDelete, kModify };
@@ -225,6 +243,7 @@ struct WriteRequest {
   std::string_view key, value;             // borrowed; a Delete or Modify has no value
   Status status{};                         // how it ended, as the operation of that name reports it
   const ModifyFunction* modify = nullptr;  // of a Modify; borrowed
+  uint64_t expires_at_ms = 0;              // of a Put, Insert or Update
 };
 
 class Client : public krcore::OfOneProcess {
@@ -234,14 +253,14 @@ class Client : public krcore::OfOneProcess {
   ~Client() override = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and everything else in flight runs meanwhile.
-  virtual Status Get(std::string_view key, std::string* value);         // kNotFound
-  virtual Status Put(std::string_view key, std::string_view value);     // inserts or overwrites
-  virtual Status Insert(std::string_view key, std::string_view value);  // kExists
-  virtual Status Update(std::string_view key, std::string_view value);  // kNotFound
-  virtual Status Delete(std::string_view key);                          // kNotFound
+  virtual Status Get(std::string_view key, std::string* value);  // kNotFound
+  virtual Status Put(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);
+  virtual Status Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);  // kExists
+  virtual Status Update(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);  // kNotFound
+  virtual Status Delete(std::string_view key);                                                      // kNotFound
   virtual Status Modify(std::string_view key, const ModifyFunction& function);
   Status CompareAndSet(std::string_view key, std::optional<std::string_view> expected,
-                       std::optional<std::string_view> desired);  // kExists, kNotFound
+                       std::optional<std::string_view> desired, uint64_t expires_at_ms = 0);  // kExists, kNotFound
   virtual Status Scan(uint64_t* cursor, std::vector<ScanRecord>* records, const ScanOptions& options = {});
   virtual Status Compact(const CompactOptions& options = {}, CompactReport* report = nullptr);
   virtual Status DrainNode(krcore::NodeId node, const DrainOptions& options = {}, DrainReport* report = nullptr);
@@ -259,9 +278,9 @@ class Client : public krcore::OfOneProcess {
   // operation of this client reads meanwhile, is read each time.
   virtual Task<void> MultiGetAsync(std::span<const std::string_view> keys, std::span<std::string> values,
                                    std::span<Status> statuses) = 0;
-  virtual Task<Status> PutAsync(std::string_view key, std::string_view value) = 0;
-  virtual Task<Status> InsertAsync(std::string_view key, std::string_view value) = 0;
-  virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value) = 0;
+  virtual Task<Status> PutAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0) = 0;
+  virtual Task<Status> InsertAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0) = 0;
+  virtual Task<Status> UpdateAsync(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0) = 0;
   virtual Task<Status> DeleteAsync(std::string_view key) = 0;
   // Reads the key, and does with it what `*function` decides, in one atomic step: kKeep changes nothing, kSet inserts
   // or overwrites, kDelete deletes. The function is borrowed. kOk: what its last call decided took effect (to keep, or
@@ -273,7 +292,7 @@ class Client : public krcore::OfOneProcess {
   // it. Otherwise nothing is changed. kExists: it has another value. kNotFound: it is absent. A Modify; `expected` and
   // `desired` are borrowed as well.
   Task<Status> CompareAndSetAsync(std::string_view key, std::optional<std::string_view> expected,
-                                  std::optional<std::string_view> desired);
+                                  std::optional<std::string_view> desired, uint64_t expires_at_ms = 0);
   // Does writes of any kind. `writes` is borrowed, and each status is set when the task is done. Each is done as by the
   // coroutine of its kind, and all share the two or three round trips (up to five, if there are Modifies): cheaper than
   // a coroutine each. Large values of other kinds are written by coroutines of their own meanwhile. More than
@@ -285,6 +304,7 @@ class Client : public krcore::OfOneProcess {
   // 0.
   //   A key that is there during the whole scan is returned exactly once, whatever else goes on meanwhile. Any other
   //   key is returned once at most. A value that is returned was the key's at some moment during the call.
+  // Values that have expired are removed, as by a Get of the key.
   // A scan is no snapshot: each call sees the store as it is then. Nobody holds a cursor. It is good for ever and for
   // all clients of the store, and it only grows until the end. If the call fails, *cursor stays, and *records is empty.
   // A damaged block (kCorrupt) stops every scan there.

@@ -1,6 +1,7 @@
 // Housekeeper: keeps a store's memory in order where its clients do not live long enough to do it. It finds dead
-// clients, expels stopped ones, and has chunks emptied. It is a client like others, which do the same as long as they
-// live. Only the amount of free memory depends on it. See docs/protocol.md, "Housekeeping".
+// clients, expels stopped ones, has chunks emptied, and removes values that have expired. It is a client like others,
+// which do the same as long as they live. Only the amount of free memory depends on it. See docs/protocol.md,
+// "Housekeeping".
 //
 //   auto housekeeper = kvs::Housekeeper::Create(*store).value();
 //   while (serving) Sleep(housekeeper->Step());
@@ -20,6 +21,7 @@ namespace kvs {
 struct HousekeeperStats {
   uint64_t sweeps = 0;  // runs of the mover, for each of which it was a client
   uint64_t chunks_freed = 0;
+  uint64_t expired = 0;    // values removed because they had expired
   bool is_client = false;  // others wait for it
 };
 

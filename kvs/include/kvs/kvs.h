@@ -23,6 +23,8 @@
  * Structs: set a struct to zero before you fill it in. Later versions may add fields, whose 0 will mean what happens
  * without them. A field of an options struct that is 0 or NULL has the default of the C++ option, and NULL in place of
  * a whole struct has all of them.
+ * Expiry: a value may have a time of day from which on its key is absent, in milliseconds since 1970, UTC; 0: none. See
+ * kvs/client.h. Calls that take no such time write values that stay.
  * Blocking: every call that can fail blocks until it is done, up to the timeouts of struct kvs_store_options; the close
  * of a client does, too.
  * Threads: a store may be used from any thread. A client belongs to one thread at a time; open one per thread.
@@ -109,7 +111,7 @@ int64_t kvs_poll(kvs_client_t* client);
 /* KVS_ENOTFOUND. Sets *value to the value, which the caller frees by kvs_free, and *value_length. A NUL byte, which is
  * not counted, follows the value. After a failure they are NULL and 0. */
 int kvs_get(kvs_client_t* client, const void* key, size_t key_length, void** value, size_t* value_length);
-/* Inserts or overwrites. */
+/* Inserts or overwrites. kvs_multi_write and kvs_modify can write a value that expires. */
 int kvs_put(kvs_client_t* client, const void* key, size_t key_length, const void* value, size_t value_length);
 /* KVS_EEXISTS. */
 int kvs_insert(kvs_client_t* client, const void* key, size_t key_length, const void* value, size_t value_length);
@@ -123,14 +125,19 @@ int kvs_delete(kvs_client_t* client, const void* key, size_t key_length);
 int kvs_compare_and_set(kvs_client_t* client, const void* key, size_t key_length, const void* expected,
                         size_t expected_length, const void* desired, size_t desired_length);
 
+struct kvs_value {
+  const void* value;
+  size_t value_length;
+  uint64_t expires_at_ms; /* 0: never */
+};
+
 enum kvs_modify_action { KVS_MODIFY_KEEP = 0, KVS_MODIFY_SET = 1, KVS_MODIFY_DELETE = 2 };
 
-/* Decides what a kvs_modify makes of its key, and returns an action. `value` is what the key has; NULL: it is absent.
- * For KVS_MODIFY_SET, it sets *new_value and *new_length. These bytes stay the caller's and are copied as soon as the
- * function has returned. It may be called several times, and only the last call counts. It must not use the client,
- * block, throw or leave by longjmp. */
-typedef int (*kvs_modify_function)(void* context, const void* value, size_t value_length, const void** new_value,
-                                   size_t* new_length);
+/* Decides what a kvs_modify makes of its key, and returns an action. `old` is what the key has; NULL: it is absent. For
+ * KVS_MODIFY_SET, it fills in *wanted, which is zero before. The new value's bytes stay the caller's and are copied as
+ * soon as the function has returned. It may be called several times, and only the last call counts. It must not use the
+ * client, block, throw or leave by longjmp. */
+typedef int (*kvs_modify_function)(void* context, const struct kvs_value* old, struct kvs_value* wanted);
 /* Does with the key what `function` decides, in one atomic step. KVS_EINVALID: what it decided is not an action, or the
  * new value is too long; nothing was changed. */
 int kvs_modify(kvs_client_t* client, const void* key, size_t key_length, kvs_modify_function function, void* context);
@@ -157,8 +164,9 @@ struct kvs_write { /* one of the writes of a kvs_multi_write */
   size_t key_length;
   const void* value; /* not of KVS_DELETE */
   size_t value_length;
-  int kind;   /* enum kvs_write_kind */
-  int status; /* result, as of the call of that name */
+  int kind;               /* enum kvs_write_kind */
+  int status;             /* result, as of the call of that name */
+  uint64_t expires_at_ms; /* 0: never; not of KVS_DELETE */
 };
 
 /* Does all writes, in shared round trips. They are not a transaction and have no order, even those of one key. Returns
@@ -177,6 +185,7 @@ struct kvs_record { /* a NUL byte, which is not counted, follows each key and va
   size_t key_length;
   const void* value;
   size_t value_length;
+  uint64_t expires_at_ms; /* 0: never */
 };
 
 /* Takes the next step of a scan over all keys, which begins with *cursor 0 and ends with the call that sets it to 0.
