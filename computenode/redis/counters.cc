@@ -1,0 +1,80 @@
+// Values as numbers.
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "computenode/redis/command.h"
+#include "computenode/redis/numbers.h"
+#include "computenode/redis/on_store.h"
+
+namespace redis {
+namespace {
+
+using kvs::Modification;
+using kvs::Record;
+using kvs::Task;
+
+uint64_t ExpiryOf(const std::optional<Record>& record) { return record ? record->expires_at_ms : 0; }
+
+Task<void> AddInteger(Call& call, int64_t amount) {
+  std::optional<int64_t> old, sum;
+  const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
+    old = record ? ParseInteger(record->value) : 0;
+    sum = old ? Add(*old, amount) : std::nullopt;
+    return sum ? Modification::Set(std::to_string(*sum), ExpiryOf(record)) : Modification::Keep();
+  };
+  const bool done = co_await ModifyKey(call, call.argument(1), decide);
+  if (!done) co_return;
+  if (!old) co_return call.reply.Error(kNotAnInteger);
+  if (!sum) co_return call.reply.Error("ERR increment or decrement would overflow");
+  call.reply.Integer(*sum);
+}
+
+Task<void> Incr(Call& call) { return AddInteger(call, 1); }
+Task<void> Decr(Call& call) { return AddInteger(call, -1); }
+
+Task<void> Incrby(Call& call) {
+  const std::optional<int64_t> amount = ParseInteger(call.argument(2));
+  if (!amount) co_return call.reply.Error(kNotAnInteger);
+  co_await AddInteger(call, *amount);
+}
+
+Task<void> Decrby(Call& call) {
+  const std::optional<int64_t> amount = ParseInteger(call.argument(2));
+  if (!amount) co_return call.reply.Error(kNotAnInteger);
+  if (*amount == std::numeric_limits<int64_t>::min()) co_return call.reply.Error("ERR decrement would overflow");
+  co_await AddInteger(call, -*amount);
+}
+
+Task<void> Incrbyfloat(Call& call) {
+  const std::optional<long double> amount = ParseFloat(call.argument(2));
+  std::optional<long double> old;
+  std::string sum;
+  const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
+    sum.clear();
+    old = record ? ParseFloat(record->value) : 0;
+    if (!old || !amount || !std::isfinite(*old + *amount)) return Modification::Keep();
+    sum = FormatFloat(*old + *amount);
+    return Modification::Set(sum, ExpiryOf(record));
+  };
+  const bool done = co_await ModifyKey(call, call.argument(1), decide);
+  if (!done) co_return;
+  if (!old || !amount) co_return call.reply.Error("ERR value is not a valid float");
+  if (sum.empty()) co_return call.reply.Error("ERR increment would produce NaN or Infinity");
+  call.reply.Bulk(sum);
+}
+
+constexpr Command kCommands[] = {
+    {"incr", 2, Command::kWrite | Command::kFast, 1, 1, 1, Incr},
+    {"decr", 2, Command::kWrite | Command::kFast, 1, 1, 1, Decr},
+    {"incrby", 3, Command::kWrite | Command::kFast, 1, 1, 1, Incrby},
+    {"decrby", 3, Command::kWrite | Command::kFast, 1, 1, 1, Decrby},
+    {"incrbyfloat", 3, Command::kWrite | Command::kFast, 1, 1, 1, Incrbyfloat},
+};
+
+}  // namespace
+
+std::span<const Command> CounterCommands() { return kCommands; }
+
+}  // namespace redis

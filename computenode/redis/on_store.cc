@@ -1,0 +1,96 @@
+#include "computenode/redis/on_store.h"
+
+#include <algorithm>
+#include <array>
+
+namespace redis {
+namespace {
+
+using kvs::Status;
+using kvs::StatusCode;
+using kvs::Task;
+
+// So many keys are read together: their values, of up to 16 MiB each, are in memory at the same time.
+constexpr size_t kKeysAtATime = 32;
+
+bool IsUnknown(const Call& call, const Status& status) {
+  if (status == StatusCode::kUnknown) return true;
+  return status == StatusCode::kTimeout && (call.command.flags & Command::kWrite) != 0;
+}
+
+}  // namespace
+
+void Fail(Call& call, const Status& status) {
+  call.reply.TakeBack();
+  if (IsUnknown(call, status)) {
+    call.session.over = true;
+    return call.reply.Error("ERR the outcome is unknown: the write may or may not have happened (" + status.ToString() +
+                            ")");
+  }
+  if (status == StatusCode::kOutOfMemory) {
+    return call.reply.Error("OOM command not allowed when used memory > 'maxmemory'.");
+  }
+  call.reply.Error("ERR " + status.ToString());
+}
+
+Task<bool> ModifyKey(Call& call, std::string_view key, const kvs::ModifyFunction& function) {
+  const Status status = co_await call.client.ModifyAsync(key, &function);
+  if (!status.ok()) Fail(call, status);
+  co_return status.ok();
+}
+
+Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
+                    const std::function<void(const std::string* value)>& take) {
+  std::array<std::string, kKeysAtATime> values;
+  std::array<Status, kKeysAtATime> statuses;
+  while (!keys.empty()) {
+    const size_t count = std::min(keys.size(), kKeysAtATime);
+    co_await call.client.MultiGetAsync(keys.first(count), std::span(values).first(count),
+                                       std::span(statuses).first(count));
+    for (size_t i = 0; i < count; ++i) {
+      if (!statuses[i].ok() && !(statuses[i] == StatusCode::kNotFound)) {
+        Fail(call, statuses[i]);
+        co_return false;
+      }
+      take(statuses[i].ok() ? &values[i] : nullptr);
+      if (!CheckReplyBytes(call, call.reply.bytes())) co_return false;
+    }
+    keys = keys.subspan(count);
+  }
+  co_return true;
+}
+
+Task<bool> WriteKeys(Call& call, std::span<kvs::WriteRequest> writes) {
+  co_await call.client.MultiWriteAsync(writes);
+  const Status* failure = nullptr;
+  for (const kvs::WriteRequest& write : writes) {
+    const Status& status = write.status;
+    if (status.ok() || status == StatusCode::kNotFound || status == StatusCode::kExists) continue;
+    if (failure == nullptr || IsUnknown(call, status)) failure = &status;
+  }
+  if (failure != nullptr) Fail(call, *failure);
+  co_return failure == nullptr;
+}
+
+Task<bool> ScanKeys(Call& call, const std::function<bool(std::vector<kvs::ScanRecord>& page)>& take) {
+  uint64_t cursor = 0;
+  std::vector<kvs::ScanRecord> page;
+  do {
+    const Status status = co_await call.client.ScanAsync(&cursor, &page, {.values = false});
+    if (!status.ok()) {
+      Fail(call, status);
+      co_return false;
+    }
+    if (!take(page)) break;
+  } while (cursor != 0);
+  co_return true;
+}
+
+bool CheckReplyBytes(Call& call, size_t bytes) {
+  if (bytes <= call.settings.reply_bytes) return true;
+  call.reply.TakeBack();
+  call.reply.Error("ERR the reply would be longer than " + std::to_string(call.settings.reply_bytes) + " bytes");
+  return false;
+}
+
+}  // namespace redis
