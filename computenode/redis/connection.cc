@@ -1,5 +1,6 @@
 // The connection itself: who is there, in which version of the protocol, with which password.
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -23,6 +24,9 @@ void Echo(Call& call) { call.reply.Bulk(call.argument(1)); }
 void Select(Call& call) {
   const std::optional<int64_t> index = ParseInteger(call.argument(1));
   if (!index) return call.reply.Error(kNotAnInteger);
+  if (*index < INT32_MIN || *index > INT32_MAX) {
+    return call.reply.Error("ERR value is out of range, value must between -2147483648 and 2147483647");
+  }
   if (*index != 0) return call.reply.Error("ERR DB index is out of range");
   call.reply.Ok();
 }
@@ -121,8 +125,9 @@ void Hello(Call& call) {
   }
   if (!call.session.trusted) {
     return call.reply.Error(
-        "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> "
-        "<pass> option can be used to authenticate the client and select the RESP protocol version at the same time");
+        "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> "
+        "option "
+        "can be used to authenticate the client and select the RESP protocol version at the same time");
   }
   if (hello.name) call.session.name = *hello.name;
   if (hello.protocol != 0) call.session.protocol = hello.protocol;

@@ -25,7 +25,7 @@ Element MatchClass(std::string_view pattern, unsigned char byte) {
       ++at;
       found |= byte_at(at) == byte;
     } else if (left >= 3 && pattern[at + 1] == '-') {
-      const auto [low, high] = std::minmax(byte_at(at), byte_at(at + 2));
+      const auto [low, high] = std::minmax({byte_at(at), byte_at(at + 2)});
       found |= low <= byte && byte <= high;
       at += 2;
     } else {

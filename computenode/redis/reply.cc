@@ -38,8 +38,6 @@ void Reply::Bulk(std::string_view text) {
 
 void Reply::Null() { out_ += protocol_ == 3 ? "_\r\n" : "$-1\r\n"; }
 
-void Reply::NullArray() { out_ += protocol_ == 3 ? "_\r\n" : "*-1\r\n"; }
-
 void Reply::Verbatim(std::string_view text) {
   if (protocol_ == 2) return Bulk(text);
   Header('=', static_cast<int64_t>(text.size() + 4));

@@ -29,7 +29,6 @@ class Reply {
   void Integer(int64_t number) { Header(':', number); }
   void Bulk(std::string_view text);
   void Null();
-  void NullArray();
   // Text for people, which a client may show as it is.
   void Verbatim(std::string_view text);
   // So many elements follow; of a map, twice as many.

@@ -97,7 +97,7 @@ void CommandInfo(Call& call) {
     if (command != nullptr) {
       ReplyDescription(call.reply, *command);
     } else {
-      call.reply.NullArray();
+      call.reply.Null();
     }
   }
 }

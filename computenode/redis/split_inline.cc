@@ -7,7 +7,9 @@
 namespace redis {
 namespace {
 
+// A form feed or vertical tab separates words, but within one it is a byte like any other.
 bool IsSpace(char byte) { return std::isspace(static_cast<unsigned char>(byte)) != 0; }
+bool EndsWord(char byte) { return IsSpace(byte) && byte != '\v' && byte != '\f'; }
 bool IsHexDigit(char byte) { return std::isxdigit(static_cast<unsigned char>(byte)) != 0; }
 
 char Unescaped(char letter) {
@@ -45,7 +47,7 @@ size_t ReadQuoted(std::string_view text, char quote, std::string* word) {
 // Takes a word from the front of `text`, which begins with one.
 std::optional<std::string> TakeWord(std::string_view* text) {
   std::string word;
-  while (!text->empty() && !IsSpace(text->front())) {
+  while (!text->empty() && !EndsWord(text->front())) {
     const char quote = text->front();
     text->remove_prefix(1);
     if (quote != '"' && quote != '\'') {
