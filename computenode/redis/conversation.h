@@ -47,7 +47,7 @@ class Conversation {
   // Executes what was received, until nothing is left or out() has Settings::output_bytes.
   kvs::Task<void> Run(kvs::Client& client);
   State state() const { return state_; }
-  // What is to be sent. The caller removes what it has sent.
+  // What is to be sent. The caller removes what it has sent, or takes the whole string.
   std::string& out() { return out_; }
 
   const Session& session() const { return session_; }

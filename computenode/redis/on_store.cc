@@ -20,7 +20,7 @@ bool IsUnknown(const Call& call, const Status& status) {
 
 }  // namespace
 
-void Fail(Call& call, const Status& status) {
+void Fail(Call& call, const Status& status, std::string_view note) {
   call.reply.TakeBack();
   if (IsUnknown(call, status)) {
     call.session.over = true;
@@ -28,9 +28,9 @@ void Fail(Call& call, const Status& status) {
                             ")");
   }
   if (status == StatusCode::kOutOfMemory) {
-    return call.reply.Error("OOM command not allowed when used memory > 'maxmemory'.");
+    return call.reply.Error("OOM command not allowed when used memory > 'maxmemory'." + std::string(note));
   }
-  call.reply.Error("ERR " + status.ToString());
+  call.reply.Error("ERR " + status.ToString() + std::string(note));
 }
 
 Task<bool> ModifyKey(Call& call, std::string_view key, const kvs::ModifyFunction& function) {
@@ -63,12 +63,14 @@ Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
 Task<bool> WriteKeys(Call& call, std::span<kvs::WriteRequest> writes) {
   co_await call.client.MultiWriteAsync(writes);
   const Status* failure = nullptr;
+  bool some_done = false;
   for (const kvs::WriteRequest& write : writes) {
     const Status& status = write.status;
+    some_done |= status.ok();
     if (status.ok() || status == StatusCode::kNotFound || status == StatusCode::kExists) continue;
     if (failure == nullptr || IsUnknown(call, status)) failure = &status;
   }
-  if (failure != nullptr) Fail(call, *failure);
+  if (failure != nullptr) Fail(call, *failure, some_done ? " Other keys of the command have been written." : "");
   co_return failure == nullptr;
 }
 

@@ -15,8 +15,8 @@
 namespace redis {
 
 // Replies what `status`, a failure, means, in place of what the reply has so far. If a write may or may not have
-// happened, the conversation is over: an error alone would say that it has not.
-void Fail(Call& call, const kvs::Status& status);
+// happened, the conversation is over: an error alone would say that it has not. `note` ends the error.
+void Fail(Call& call, const kvs::Status& status, std::string_view note = {});
 
 // These return false if they have failed, and written the error.
 kvs::Task<bool> ModifyKey(Call& call, std::string_view key, const kvs::ModifyFunction& function);

@@ -24,7 +24,6 @@ void RequestParser::Append(std::string_view bytes) {
     for (Range& range : ranges_) range.begin -= begin_;
     at_ -= begin_;
     begin_ = 0;
-    if (buffer_.empty() && buffer_.capacity() > kKeptBytes) buffer_.shrink_to_fit();
   }
   buffer_ += bytes;
 }
@@ -46,6 +45,11 @@ RequestParser::Outcome RequestParser::Fail(std::string error) {
 }
 
 void RequestParser::EndRequest() {
+  if (at_ == buffer_.size()) {
+    buffer_.clear();
+    if (buffer_.capacity() > kKeptBytes) buffer_.shrink_to_fit();
+    at_ = 0;
+  }
   begin_ = at_;
   counted_ = false;
   bulk_length_.reset();

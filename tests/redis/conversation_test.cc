@@ -146,6 +146,17 @@ TEST_F(Conversations, AnUnknownOutcomeOfOneKeyCountsMost) {
   EXPECT_EQ(conversation.state(), State::kOver);
 }
 
+TEST_F(Conversations, AFailureOfSomeKeysSaysThatOthersAreWritten) {
+  store_.fault = [](const char*, std::string_view key) -> Status {
+    return key == "a" ? StatusCode::kOutOfMemory : StatusCode::kOk;
+  };
+  Conversation conversation(settings_, 7);
+  EXPECT_EQ(
+      Ask(conversation, "MSET a 1 b 2"),
+      "-OOM command not allowed when used memory > 'maxmemory'. Other keys of the command have been written.\r\n");
+  EXPECT_EQ(conversation.state(), State::kNeedsInput);
+}
+
 TEST_F(Conversations, AFailureReplacesWhatTheReplyHad) {
   store_.fault = [](const char*, std::string_view key) -> Status {
     return key == "key40" ? StatusCode::kUnavailable : StatusCode::kOk;
