@@ -140,16 +140,19 @@ TEST_F(ShortReplies, LongOnesBecomeErrors) {
 class Hooks : public Commands {
  protected:
   Hooks()
-      : Commands({.clock = &clock_,
+      : Commands({.clock = &Clock(),
                   .info = [] { return std::string("# Clients\r\nconnected_clients:3\r\n"); },
                   .client_list = [] { return std::string("id=1\nid=2\n"); }}) {}
-  static inline surgekv_test::FakeClock clock_;
+  static surgekv_test::FakeClock& Clock() {
+    static surgekv_test::FakeClock clock;
+    return clock;
+  }
 };
 
 TEST_F(Hooks, AreAsked) {
   EXPECT_THAT(Ask("INFO"), HasSubstr("\r\n# Clients\r\nconnected_clients:3\r\n"));
   EXPECT_EQ(Ask("CLIENT LIST"), "$10\r\nid=1\nid=2\n\r\n");
-  const uint64_t now = clock_.UnixMs();
+  const uint64_t now = Clock().UnixMs();
   const std::string seconds = std::to_string(now / 1'000);
   EXPECT_THAT(Ask("TIME"), StartsWith("*2\r\n$" + std::to_string(seconds.size()) + "\r\n" + seconds + "\r\n"));
 }

@@ -7,8 +7,6 @@
 
 namespace redis_test {
 
-using std::string_view_literals::operator""sv;
-
 // Replies to commands that are compared less strictly.
 enum class Leniency : uint8_t {
   kConnection,  // but for the connection's number
@@ -51,7 +49,8 @@ inline constexpr OtherReply kOtherReplies[] = {
     {"*1\rx$4\r\nPING\r\n", "+PONG\r\n", "-ERR Protocol error: invalid multibulk length\r\n", kStrictFraming},
     {"*1\r\n$4\rxPING\r\n", "+PONG\r\n", "-ERR Protocol error: invalid bulk length\r\n", kStrictFraming},
     {"SET k v IFEQ v\r\n", "-ERR syntax error\r\n", "$-1\r\n", kNewer},
-    {"ECHO a\0b\r\n"sv, "", "$3\r\na\0b\r\n"sv, "redis-server waits for ever for the end of a line with a byte 0"},
+    {std::string_view("ECHO a\0b\r\n", 10), "", std::string_view("$3\r\na\0b\r\n", 9),
+     "redis-server waits for ever for the end of a line with a byte 0"},
     {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", "-ERR wrong number of arguments for 'get' command\r\n",
      "what was answered before is sent; that the connection ends then is the same"},
 };

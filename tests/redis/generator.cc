@@ -5,8 +5,6 @@
 namespace redis_test {
 namespace {
 
-using std::string_view_literals::operator""sv;
-
 // A command and its arguments: k a key, v a value, n a number, f a float, i an index, p a pattern, K several keys,
 // P several keys with values, s options of SET, g of GETEX, t a time and options of that command.
 struct Form {
@@ -42,8 +40,8 @@ constexpr std::string_view kValues[] = {"",
                                         "0x1A",
                                         "nan",
                                         "infinity",
-                                        "\0\r\n\xff"sv,
-                                        "1\0"sv,
+                                        std::string_view("\0\r\n\xff", 4),
+                                        std::string_view("1\0", 2),
                                         "9223372036854775807",
                                         "-9223372036854775808",
                                         "9223372036854775808"};
@@ -163,7 +161,7 @@ void Generator::AddSetOptions(Words* words, bool of_set) {
       const std::string_view unit = OneOf(kUnits);
       words->insert(words->end(), {std::string(unit), Lifetime(unit)});
     } else {
-      words->emplace_back(of_set ? OneOf(kSetWords) : Chance(80) ? "PERSIST"sv : "KEEPTTL"sv);
+      words->emplace_back(of_set ? OneOf(kSetWords) : Chance(80) ? "PERSIST" : "KEEPTTL");
     }
   } while (Chance(35));
 }
