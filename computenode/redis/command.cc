@@ -56,9 +56,8 @@ int64_t Call::Now() const {
 std::span<const Command* const> AllCommands() {
   static const std::vector<const Command*> all = [] {
     std::vector<const Command*> commands;
-    for (const std::span<const Command> some :
-         {StringCommands(), SetCommands(), CounterCommands(), ExpiryCommands(), KeyCommands(), KeySpaceCommands(),
-          ConnectionCommands(), ServerCommands()}) {
+    for (const std::span<const Command> some : {StringCommands(), SetCommands(), CounterCommands(), ExpiryCommands(),
+                                                KeyCommands(), ConnectionCommands(), ServerCommands()}) {
       for (const Command& command : some) commands.push_back(&command);
     }
     return commands;

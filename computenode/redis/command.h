@@ -73,7 +73,6 @@ std::span<const Command> SetCommands();         // set.cc
 std::span<const Command> CounterCommands();     // counters.cc
 std::span<const Command> ExpiryCommands();      // expiry.cc
 std::span<const Command> KeyCommands();         // keys.cc
-std::span<const Command> KeySpaceCommands();    // key_space.cc
 std::span<const Command> ConnectionCommands();  // connection.cc
 std::span<const Command> ServerCommands();      // server.cc
 std::span<const Command* const> AllCommands();
