@@ -20,7 +20,8 @@
 namespace redis_test {
 namespace {
 
-constexpr int64_t kMomentMs = 60'000;
+constexpr int64_t kMomentSeconds = 60;
+constexpr int64_t kExactFromSeconds = 4'000'000'000;
 
 const LenientReply* LenienceFor(const Words& request) {
   const auto found = std::find_if(
@@ -52,8 +53,9 @@ bool SameReply(const Words& request, const std::string& theirs, const std::strin
   std::from_chars(ours.data() + 1, ours.data() + ours.size(), our_number);
   // Negative numbers say that there is no time.
   if (their_number < 0 || our_number < 0) return false;
-  return std::abs(their_number - our_number) <=
-         (request[0][0] == 'P' || request[0][0] == 'p' ? kMomentMs : kMomentMs / 1'000);
+  const int64_t unit = request[0][0] == 'P' || request[0][0] == 'p' ? 1'000 : 1;  // of a second
+  if (lenience->leniency == Leniency::kInstant && their_number > kExactFromSeconds * unit) return false;
+  return std::abs(their_number - our_number) <= kMomentSeconds * unit;
 }
 
 std::string Describe(const Words& request) {

@@ -12,6 +12,7 @@ enum class Leniency : uint8_t {
   kConnection,  // but for the connection's number
   kOrder,       // the same elements
   kMoment,      // numbers of milliseconds or seconds that are nearly the same
+  kInstant,     // the same, but a time after 2096 is exact: no request asks for it as so long from now on
 };
 struct LenientReply {
   std::string_view command;
@@ -24,8 +25,8 @@ inline constexpr LenientReply kLenientReplies[] = {
     {"keys", Leniency::kOrder, "the order of keys is that of the table, and no promise"},
     {"ttl", Leniency::kMoment, kTwoMoments},
     {"pttl", Leniency::kMoment, kTwoMoments},
-    {"expiretime", Leniency::kMoment, kTwoMoments},
-    {"pexpiretime", Leniency::kMoment, kTwoMoments},
+    {"expiretime", Leniency::kInstant, kTwoMoments},
+    {"pexpiretime", Leniency::kInstant, kTwoMoments},
 };
 
 // Requests, as bytes on a new connection, that are answered otherwise.
