@@ -5,6 +5,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "computenode/redis/command.h"
@@ -131,16 +132,21 @@ std::mt19937_64& Random() {
   return random;
 }
 
-// Any number is a cursor. So the first key after a random one is a random key.
+// Any number is a cursor. One of the keys after a random one is nearly a random key: the first alone would not be, for
+// the distances between keys differ.
 Task<void> Randomkey(Call& call) {
+  constexpr size_t kCandidates = 64;
+  std::vector<std::string> keys;
   std::vector<ScanRecord> records;
   uint64_t cursor = Random()();
-  for (int ends = 0; ends < 2; ends += cursor == 0 ? 1 : 0) {
-    const Status status = co_await call.client.ScanAsync(&cursor, &records, {.count = 1, .values = false});
+  // Twice to the end at most: the second time from the beginning.
+  for (int ends = 0; ends < 2 && keys.size() < kCandidates; ends += cursor == 0 ? 1 : 0) {
+    const Status status = co_await call.client.ScanAsync(&cursor, &records, {.count = kCandidates, .values = false});
     if (!status.ok()) co_return Fail(call, status);
-    if (!records.empty()) co_return call.reply.Bulk(records[Random()() % records.size()].key);
+    for (ScanRecord& record : records) keys.push_back(std::move(record.key));
   }
-  call.reply.Null();
+  if (keys.empty()) co_return call.reply.Null();
+  call.reply.Bulk(keys[Random()() % keys.size()]);
 }
 
 Task<void> Flush(Call& call) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/redis/speakers.h"
 #include "tests/support/fake_clock.h"
@@ -119,6 +121,22 @@ TEST_F(Commands, FlushDeletesThousandsOfKeys) {
   EXPECT_EQ(SortedElements(Ask("KEYS *")).size(), 5'000U);
   EXPECT_EQ(Ask("FLUSHALL"), "+OK\r\n");
   EXPECT_EQ(Ask("DBSIZE"), ":0\r\n");
+}
+
+// Many connections of one client, each with several requests under way in turn.
+TEST_F(Commands, ConnectionsSideBySideLoseNothing) {
+  std::vector<std::unique_ptr<redis::Conversation>> conversations;
+  for (uint64_t id = 0; id < 32; ++id) {
+    conversations.push_back(std::make_unique<redis::Conversation>(server_.settings(), id));
+    for (int i = 0; i < 50; ++i) conversations.back()->Append("INCR n\r\nAPPEND s x\r\n");
+    server_.client().Spawn(conversations.back()->Run(server_.client()));
+  }
+  server_.client().Drain();
+  EXPECT_EQ(Ask("GET n"), "$4\r\n1600\r\n");
+  EXPECT_EQ(Ask("STRLEN s"), ":1600\r\n");
+  for (const std::unique_ptr<redis::Conversation>& conversation : conversations) {
+    EXPECT_EQ(conversation->state(), redis::Conversation::State::kNeedsInput);
+  }
 }
 
 class ShortReplies : public Commands {
