@@ -61,6 +61,8 @@ void Auth(Call& call) {
 }
 
 bool IsName(std::string_view name) {
+  constexpr size_t kMostBytes = 256;  // each connection keeps its names
+  if (name.size() > kMostBytes) return false;
   return std::all_of(name.begin(), name.end(), [](char letter) { return letter >= '!' && letter <= '~'; });
 }
 

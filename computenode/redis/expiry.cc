@@ -94,9 +94,9 @@ Task<void> ReplyExpiry(Call& call, TimeForm form) {
     expires_at_ms = record ? static_cast<int64_t>(record->expires_at_ms) : 0;
     return Modification::Keep();
   };
-  const int64_t now = call.Now();
   const bool done = co_await ModifyKey(call, call.argument(1), look);
   if (!done) co_return;
+  const int64_t now = call.Now();
   if (!found || expires_at_ms == 0) co_return call.reply.Integer(found ? -1 : -2);
   const int64_t ms = form.absolute ? expires_at_ms : std::max<int64_t>(expires_at_ms - now, 0);
   call.reply.Integer(form.seconds ? ms / 1'000 + (ms % 1'000 >= 500 ? 1 : 0) : ms);

@@ -4,7 +4,9 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,9 +23,22 @@ using kvs::Status;
 using kvs::StatusCode;
 using kvs::Task;
 
+// A longer pattern takes too long: its length counts for every byte of every key.
+constexpr size_t kMaxPatternBytes = 1'024;
+constexpr std::string_view kPatternTooLong = "ERR a pattern has at most 1024 bytes";
+
+// Returns the keys of the command in order, equal ones next to each other.
+std::vector<std::string_view> SortedKeys(const Call& call) {
+  const std::span<const std::string_view> keys = call.arguments.subspan(1);
+  std::vector<std::string_view> sorted(keys.begin(), keys.end());
+  std::ranges::sort(sorted);
+  return sorted;
+}
+
 Task<void> Del(Call& call) {
   std::vector<kvs::WriteRequest> writes;
-  for (const std::string_view key : call.arguments.subspan(1)) {
+  for (const std::string_view key : SortedKeys(call)) {
+    if (!writes.empty() && writes.back().key == key) continue;  // it counts once
     writes.push_back({.kind = kvs::WriteKind::kDelete, .key = key});
   }
   const bool done = co_await WriteKeys(call, writes);
@@ -33,12 +48,18 @@ Task<void> Del(Call& call) {
   call.reply.Integer(deleted);
 }
 
+// A key counts as often as it is named, but is read once.
 Task<void> Exists(Call& call) {
+  const std::vector<std::string_view> keys = SortedKeys(call);
+  std::vector<std::string_view> distinct = keys;
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   int64_t found = 0;
+  auto next = distinct.cbegin();
   const std::function<void(const std::string*)> take = [&](const std::string* value) {
-    found += value != nullptr ? 1 : 0;
+    const auto named = std::ranges::equal_range(keys, *next++);
+    if (value != nullptr) found += static_cast<int64_t>(named.size());
   };
-  const bool done = co_await ReadKeys(call, call.arguments.subspan(1), take);
+  const bool done = co_await ReadKeys(call, distinct, take);
   if (done) call.reply.Integer(found);
 }
 
@@ -51,6 +72,7 @@ Task<void> Type(Call& call) {
 
 Task<void> Keys(Call& call) {
   const std::string_view pattern = call.argument(1);
+  if (pattern.size() > kMaxPatternBytes) co_return call.reply.Error(kPatternTooLong);
   size_t count = 0;
   bool fits = true;
   std::string elements;
@@ -90,6 +112,7 @@ std::string_view ParseScan(std::span<const std::string_view> words, ScanArgument
       if (*count < 1) return kSyntaxError;
       arguments->count = *count;
     } else if (SameWord(words[0], "MATCH")) {
+      if (value.size() > kMaxPatternBytes) return kPatternTooLong;
       arguments->pattern = value;
     } else if (SameWord(words[0], "TYPE")) {
       arguments->strings = SameWord(value, "string");
@@ -104,7 +127,9 @@ Task<void> Scan(Call& call) {
   ScanArguments arguments;
   const std::string_view error = ParseScan(call.arguments.subspan(1), &arguments);
   if (!error.empty()) co_return call.reply.Error(error);
-  const auto count = static_cast<uint32_t>(std::min<int64_t>(arguments.count, std::numeric_limits<uint32_t>::max()));
+  // COUNT is a hint. Each call of the store reads a whole subtable, so a small one would waste nearly all of it.
+  constexpr int64_t kLeast = 1'000, kMost = std::numeric_limits<uint32_t>::max();
+  const auto count = static_cast<uint32_t>(std::clamp(arguments.count, kLeast, kMost));
   std::vector<ScanRecord> records;
   const Status status = co_await call.client.ScanAsync(&arguments.cursor, &records, {.count = count, .values = false});
   if (!status.ok()) co_return Fail(call, status);

@@ -10,12 +10,13 @@ using kvs::Status;
 using kvs::StatusCode;
 using kvs::Task;
 
-// So many keys are read together: their values, of up to 16 MiB each, are in memory at the same time.
-constexpr size_t kKeysAtATime = 32;
+// So many keys are read together: their values, of up to 16 MiB each, are in memory at the same time. More are read
+// only where the values before have been small.
+constexpr size_t kMostKeys = 32, kLeastKeys = 4, kSmallBytes = size_t{1} << 20;
 
+bool Writes(const Call& call) { return (call.command.flags & Command::kWrite) != 0; }
 bool IsUnknown(const Call& call, const Status& status) {
-  if (status == StatusCode::kUnknown) return true;
-  return status == StatusCode::kTimeout && (call.command.flags & Command::kWrite) != 0;
+  return Writes(call) && (status == StatusCode::kUnknown || status == StatusCode::kTimeout);
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ void Fail(Call& call, const Status& status, std::string_view note) {
     return call.reply.Error("ERR the outcome is unknown: the write may or may not have happened (" + status.ToString() +
                             ")");
   }
-  if (status == StatusCode::kOutOfMemory) {
+  if (status == StatusCode::kOutOfMemory && Writes(call)) {
     return call.reply.Error("OOM command not allowed when used memory > 'maxmemory'." + std::string(note));
   }
   call.reply.Error("ERR " + status.ToString() + std::string(note));
@@ -41,13 +42,16 @@ Task<bool> ModifyKey(Call& call, std::string_view key, const kvs::ModifyFunction
 
 Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
                     const std::function<void(const std::string* value)>& take) {
-  std::array<std::string, kKeysAtATime> values;
-  std::array<Status, kKeysAtATime> statuses;
+  std::array<std::string, kMostKeys> values;
+  std::array<Status, kMostKeys> statuses;
+  size_t at_once = kLeastKeys;
   while (!keys.empty()) {
-    const size_t count = std::min(keys.size(), kKeysAtATime);
+    const size_t count = std::min(keys.size(), at_once);
     co_await call.client.MultiGetAsync(keys.first(count), std::span(values).first(count),
                                        std::span(statuses).first(count));
+    size_t bytes = 0;
     for (size_t i = 0; i < count; ++i) {
+      bytes += statuses[i].ok() ? values[i].size() : 0;
       if (!statuses[i].ok() && !(statuses[i] == StatusCode::kNotFound)) {
         Fail(call, statuses[i]);
         co_return false;
@@ -56,6 +60,7 @@ Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
       if (!CheckReplyBytes(call, call.reply.bytes())) co_return false;
     }
     keys = keys.subspan(count);
+    at_once = bytes < kSmallBytes ? std::min(2 * at_once, kMostKeys) : kLeastKeys;
   }
   co_return true;
 }
@@ -70,7 +75,7 @@ Task<bool> WriteKeys(Call& call, std::span<kvs::WriteRequest> writes) {
     if (status.ok() || status == StatusCode::kNotFound || status == StatusCode::kExists) continue;
     if (failure == nullptr || IsUnknown(call, status)) failure = &status;
   }
-  if (failure != nullptr) Fail(call, *failure, some_done ? " Other keys of the command have been written." : "");
+  if (failure != nullptr) Fail(call, *failure, some_done ? " Other keys of the command have been changed." : "");
   co_return failure == nullptr;
 }
 

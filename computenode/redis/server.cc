@@ -7,6 +7,7 @@
 
 #include "computenode/redis/command.h"
 #include "computenode/redis/glob.h"
+#include "computenode/redis/on_store.h"
 
 namespace redis {
 namespace {
@@ -99,6 +100,7 @@ void CommandInfo(Call& call) {
     } else {
       call.reply.Null();
     }
+    if (!CheckReplyBytes(call, call.reply.bytes())) return;
   }
 }
 

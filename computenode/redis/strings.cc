@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -40,11 +39,12 @@ Task<void> Mget(Call& call) {
 // The writes have no order, so only the last one of each key is made.
 std::vector<kvs::WriteRequest> LastPuts(std::span<const std::string_view> keys_and_values) {
   std::vector<kvs::WriteRequest> writes;
-  std::unordered_set<std::string_view> seen;
   for (size_t i = keys_and_values.size(); i >= 2; i -= 2) {
-    const std::string_view key = keys_and_values[i - 2];
-    if (seen.insert(key).second) writes.push_back({.key = key, .value = keys_and_values[i - 1]});
+    writes.push_back({.key = keys_and_values[i - 2], .value = keys_and_values[i - 1]});
   }
+  std::ranges::stable_sort(writes, {}, &kvs::WriteRequest::key);
+  const auto same_key = [](const kvs::WriteRequest& a, const kvs::WriteRequest& b) { return a.key == b.key; };
+  writes.erase(std::unique(writes.begin(), writes.end(), same_key), writes.end());
   return writes;
 }
 

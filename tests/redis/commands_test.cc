@@ -60,6 +60,26 @@ TEST_F(Commands, KeysHaveALimit) {
   EXPECT_EQ(Ask("GET a"), "$-1\r\n");
 }
 
+TEST_F(Commands, KeysThatAreNamedSeveralTimes) {
+  Ask("MSET a 1 b 2 a 3");
+  EXPECT_EQ(Ask("GET a"), "$1\r\n3\r\n") << "the last one counts";
+  EXPECT_EQ(Ask("EXISTS a nosuch b a a"), ":4\r\n");
+  EXPECT_EQ(Ask("MGET a b a"), "*3\r\n$1\r\n3\r\n$1\r\n2\r\n$1\r\n3\r\n");
+  Words del = {"DEL", "b"};
+  del.resize(20'000, "a");
+  EXPECT_EQ(Ask(del), ":2\r\n");
+}
+
+TEST_F(Commands, PatternsAndNamesHaveALimit) {
+  const std::string longest(1'024, 'p');
+  EXPECT_EQ(Ask({"KEYS", longest}), "*0\r\n");
+  const std::string error = "-ERR a pattern has at most 1024 bytes\r\n";
+  EXPECT_EQ(Ask({"KEYS", longest + "p"}), error);
+  EXPECT_EQ(Ask({"SCAN", "0", "MATCH", longest + "p"}), error);
+  EXPECT_EQ(Ask({"CLIENT", "SETNAME", std::string(256, 'n')}), "+OK\r\n");
+  EXPECT_THAT(Ask({"CLIENT", "SETNAME", std::string(257, 'n')}), StartsWith("-ERR Client names cannot contain"));
+}
+
 TEST_F(Commands, AboutTheClient) {
   EXPECT_EQ(Ask("CLIENT ID"), ":1\r\n");
   EXPECT_EQ(Ask("CLIENT SETINFO LIB-NAME some(lib)"), "+OK\r\n");

@@ -153,7 +153,7 @@ TEST_F(Conversations, AFailureOfSomeKeysSaysThatOthersAreWritten) {
   Conversation conversation(settings_, 7);
   EXPECT_EQ(
       Ask(conversation, "MSET a 1 b 2"),
-      "-OOM command not allowed when used memory > 'maxmemory'. Other keys of the command have been written.\r\n");
+      "-OOM command not allowed when used memory > 'maxmemory'. Other keys of the command have been changed.\r\n");
   EXPECT_EQ(conversation.state(), State::kNeedsInput);
 }
 

@@ -13,6 +13,7 @@ namespace surgekv_test {
 class FakeClock final : public krcore::Clock {
  public:
   int64_t NowNs() override { return now_ns_.fetch_add(100) + 100; }
+  uint64_t UnixMs() override { return static_cast<uint64_t>(NowNs()) / 1'000'000; }
   void Relax(uint32_t spins) override {
     now_ns_.fetch_add(2'000);
     uint32_t seen = longest_wait_.load();
