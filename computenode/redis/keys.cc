@@ -56,8 +56,8 @@ Task<void> Exists(Call& call) {
   int64_t found = 0;
   auto next = distinct.cbegin();
   const std::function<void(const std::string*)> take = [&](const std::string* value) {
-    const auto named = std::ranges::equal_range(keys, *next++);
-    if (value != nullptr) found += static_cast<int64_t>(named.size());
+    const auto [first, last] = std::equal_range(keys.begin(), keys.end(), *next++);
+    if (value != nullptr) found += last - first;
   };
   const bool done = co_await ReadKeys(call, distinct, take);
   if (done) call.reply.Integer(found);
