@@ -118,7 +118,7 @@ TEST_F(ShortLived, KilledOnesDoNotFillTheStore) {
 // Nobody else lives long enough to expel the stopped process, and until it is expelled no memory comes back. After that
 // it pins what was in use, and what is free is written more than once.
 TEST_F(ShortLived, OnesNextToAStoppedOneFindRoom) {
-  StartNode("64M");
+  StartNode("96M");
   constexpr size_t kValueBytes = 8'000;  // of 500 keys: 4 MB
   stopped_ = Start(0, 10, 500, kValueBytes, End::kStopped);
   ASSERT_EQ(StatusOf(stopped_), -1);
