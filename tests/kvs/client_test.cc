@@ -25,8 +25,8 @@ class ClientTest : public ::testing::TestWithParam<std::string> {
       embedded_ = Store::OpenEmbedded({.memory_bytes = size_t{64} << 20}).value();
       store_ = embedded_.get();
     } else {
-      test_store_ = std::make_unique<surgekv_test::TestStore>(surgekv_test::TestStoreOptions{
-          .groups = 128, .memory_bytes = size_t{64} << 20, .operation_timeout_ms = 5'000, .control_plane = GetParam()});
+      test_store_ = std::make_unique<surgekv_test::TestStore>(
+          surgekv_test::TestStoreOptions{.groups = 128, .memory_bytes = size_t{64} << 20, .control_plane = GetParam()});
       store_ = &test_store_->store();
     }
     client_ = store_->NewClient().value();
