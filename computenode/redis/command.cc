@@ -10,11 +10,6 @@ namespace {
 
 constexpr size_t kQuotedBytes = 128;  // of a wrong request, in an error
 
-char Lower(char letter) { return static_cast<char>(std::tolower(static_cast<unsigned char>(letter))); }
-
-// What stands before a byte 0.
-std::string_view Printable(std::string_view text) { return text.substr(0, text.find('\0')); }
-
 std::string UnknownCommand(std::span<const std::string_view> arguments) {
   std::string words;
   for (size_t i = 1; i < arguments.size() && words.size() < kQuotedBytes; ++i) {
@@ -73,24 +68,12 @@ const Command* FindCommand(std::string_view name) {
   }();
   constexpr size_t kLongestName = 32;
   if (name.size() > kLongestName) return nullptr;
-  char lower[kLongestName];
-  std::transform(name.begin(), name.end(), lower, Lower);
-  const auto found = by_name.find(std::string_view(lower, name.size()));
+  const auto found = by_name.find(LowerCase(name));
   return found != by_name.end() ? found->second : nullptr;
 }
 
 const Command* FindSubcommand(const Command& container, std::string_view name) {
   return FindCommand(std::string(container.name) + "|" + std::string(name));
-}
-
-bool SameWord(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return Lower(x) == Lower(y); });
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), Lower);
-  return lower;
 }
 
 std::string WrongNumberOfArguments(std::string_view command) {

@@ -12,6 +12,7 @@
 
 #include "computenode/redis/reply.h"
 #include "computenode/redis/settings.h"
+#include "computenode/redis/words.h"
 #include "kvs/client.h"
 #include "kvs/task.h"
 
@@ -82,10 +83,6 @@ const Command* FindSubcommand(const Command& container, std::string_view name);
 // Finds the command that the arguments name, checks their number and keys, and runs it. `reply` gets one reply.
 kvs::Task<void> Execute(kvs::Client& client, const Settings& settings, Session& session,
                         std::span<const std::string_view> arguments, Reply& reply);
-
-// ASCII letters are equal to their capitals.
-bool SameWord(std::string_view a, std::string_view b);
-std::string LowerCase(std::string_view text);
 
 // The version of redis-server whose behaviour the commands have.
 inline constexpr std::string_view kRedisVersion = "7.0.15";

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/numbers.h"
 
 namespace redis {
 namespace {
@@ -66,37 +65,6 @@ bool IsName(std::string_view name) {
   return std::all_of(name.begin(), name.end(), [](char letter) { return letter >= '!' && letter <= '~'; });
 }
 
-struct HelloArguments {
-  int protocol = 0;  // 0: stays
-  bool has_password = false;
-  std::string_view user{}, password{};
-  std::optional<std::string_view> name{};
-};
-
-// Returns the error; empty: there is none.
-std::string ParseHello(std::span<const std::string_view> words, HelloArguments* hello) {
-  if (words.empty()) return {};
-  const std::optional<int64_t> version = ParseInteger(words.front());
-  if (!version) return "ERR Protocol version is not an integer or out of range";
-  if (*version != 2 && *version != 3) return "NOPROTO unsupported protocol version";
-  hello->protocol = static_cast<int>(*version);
-  for (words = words.subspan(1); !words.empty();) {
-    if (SameWord(words[0], "AUTH") && words.size() >= 3) {
-      hello->has_password = true;
-      hello->user = words[1];
-      hello->password = words[2];
-      words = words.subspan(3);
-    } else if (SameWord(words[0], "SETNAME") && words.size() >= 2) {
-      if (!IsName(words[1])) return std::string(kWrongName);
-      hello->name = words[1];
-      words = words.subspan(2);
-    } else {
-      return "ERR Syntax error in HELLO option '" + std::string(words[0].substr(0, words[0].find('\0'))) + "'";
-    }
-  }
-  return {};
-}
-
 void ReplyGreeting(Call& call) {
   Reply& reply = call.reply;
   reply.SetProtocol(call.session.protocol);
@@ -117,22 +85,36 @@ void ReplyGreeting(Call& call) {
   reply.Array(0);
 }
 
+// Its words take effect one after the other, as in redis-server, but the version comes last.
 void Hello(Call& call) {
-  HelloArguments hello;
-  const std::string error = ParseHello(call.arguments.subspan(1), &hello);
-  if (!error.empty()) return call.reply.Error(error);
-  if (hello.has_password) {
-    if (!IsAllowed(call.settings, hello.user, hello.password)) return call.reply.Error(kWrongPassword);
-    call.session.trusted = true;
+  std::span<const std::string_view> words = call.arguments.subspan(1);
+  int protocol = call.session.protocol;
+  if (!words.empty()) {
+    const std::optional<int64_t> version = ParseInteger(words.front());
+    if (!version) return call.reply.Error("ERR Protocol version is not an integer or out of range");
+    if (*version != 2 && *version != 3) return call.reply.Error("NOPROTO unsupported protocol version");
+    protocol = static_cast<int>(*version);
+    words = words.subspan(1);
+  }
+  while (!words.empty()) {
+    if (SameWord(words[0], "AUTH") && words.size() >= 3) {
+      if (!IsAllowed(call.settings, words[1], words[2])) return call.reply.Error(kWrongPassword);
+      call.session.trusted = true;
+      words = words.subspan(3);
+    } else if (SameWord(words[0], "SETNAME") && words.size() >= 2) {
+      if (!IsName(words[1])) return call.reply.Error(kWrongName);
+      call.session.name = words[1];
+      words = words.subspan(2);
+    } else {
+      return call.reply.Error("ERR Syntax error in HELLO option '" + std::string(Printable(words[0])) + "'");
+    }
   }
   if (!call.session.trusted) {
     return call.reply.Error(
         "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> "
-        "option "
-        "can be used to authenticate the client and select the RESP protocol version at the same time");
+        "option can be used to authenticate the client and select the RESP protocol version at the same time");
   }
-  if (hello.name) call.session.name = *hello.name;
-  if (hello.protocol != 0) call.session.protocol = hello.protocol;
+  call.session.protocol = protocol;
   ReplyGreeting(call);
 }
 

@@ -51,7 +51,8 @@ class Conversation {
   std::string& out() { return out_; }
 
   const Session& session() const { return session_; }
-  size_t buffered_bytes() const { return parser_.buffered_bytes(); }
+  // Memory that it holds for requests. What is to be sent is apart.
+  size_t held_bytes() const { return parser_.held_bytes(); }
 
  private:
   const Settings& settings_;

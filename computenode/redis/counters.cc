@@ -5,7 +5,6 @@
 #include <string>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {
@@ -14,8 +13,6 @@ namespace {
 using kvs::Modification;
 using kvs::Record;
 using kvs::Task;
-
-uint64_t ExpiryOf(const std::optional<Record>& record) { return record ? record->expires_at_ms : 0; }
 
 Task<void> AddInteger(Call& call, int64_t amount) {
   std::optional<int64_t> old, sum;

@@ -4,8 +4,6 @@
 #include <string>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/lifetime.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {
@@ -29,7 +27,7 @@ Conditions ParseConditions(std::span<const std::string_view> words, std::string*
                             : SameWord(word, "LT") ? &conditions.lt
                                                    : nullptr;
     if (condition == nullptr) {
-      *error = "ERR Unsupported option " + std::string(word.substr(0, word.find('\0')));
+      *error = "ERR Unsupported option " + std::string(Printable(word));
       return {};
     }
     *condition = true;
@@ -91,7 +89,7 @@ Task<void> ReplyExpiry(Call& call, TimeForm form) {
   bool found = false;
   const kvs::ModifyFunction look = [&](const std::optional<Record>& record) {
     found = record.has_value();
-    expires_at_ms = record ? static_cast<int64_t>(record->expires_at_ms) : 0;
+    expires_at_ms = static_cast<int64_t>(ExpiryOf(record));
     return Modification::Keep();
   };
   const bool done = co_await ModifyKey(call, call.argument(1), look);

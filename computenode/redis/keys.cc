@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/glob.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {
@@ -20,7 +18,6 @@ namespace {
 
 using kvs::ScanRecord;
 using kvs::Status;
-using kvs::StatusCode;
 using kvs::Task;
 
 // A longer pattern takes too long: its length counts for every byte of every key.
@@ -64,10 +61,9 @@ Task<void> Exists(Call& call) {
 }
 
 Task<void> Type(Call& call) {
-  std::string value;
-  const Status status = co_await call.client.GetAsync(call.argument(1), &value);
-  if (!status.ok() && !(status == StatusCode::kNotFound)) co_return Fail(call, status);
-  call.reply.Simple(status.ok() ? "string" : "none");
+  std::optional<std::string> value;
+  const bool done = co_await ReadKey(call, call.argument(1), &value);
+  if (done) call.reply.Simple(value ? "string" : "none");
 }
 
 Task<void> Keys(Call& call) {
@@ -182,13 +178,15 @@ Task<void> Flush(Call& call) {
   uint64_t cursor = 0;
   std::vector<ScanRecord> records;
   std::vector<kvs::WriteRequest> writes;
+  bool some_done = false;
   do {
     const Status status = co_await call.client.ScanAsync(&cursor, &records, {.values = false});
-    if (!status.ok()) co_return Fail(call, status);
+    if (!status.ok()) co_return Fail(call, status, some_done ? kOthersChanged : "");
     writes.clear();
     for (const ScanRecord& record : records) writes.push_back({.kind = kvs::WriteKind::kDelete, .key = record.key});
-    const bool done = co_await WriteKeys(call, writes);
+    const bool done = co_await WriteKeys(call, writes, some_done);
     if (!done) co_return;
+    some_done |= !writes.empty();
   } while (cursor != 0);
   call.reply.Ok();
 }

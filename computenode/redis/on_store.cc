@@ -40,6 +40,15 @@ Task<bool> ModifyKey(Call& call, std::string_view key, const kvs::ModifyFunction
   co_return status.ok();
 }
 
+Task<bool> ReadKey(Call& call, std::string_view key, std::optional<std::string>* value) {
+  value->emplace();
+  const Status status = co_await call.client.GetAsync(key, &**value);
+  if (!status.ok()) value->reset();
+  if (status.ok() || status == StatusCode::kNotFound) co_return true;
+  Fail(call, status);
+  co_return false;
+}
+
 Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
                     const std::function<void(const std::string* value)>& take) {
   std::array<std::string, kMostKeys> values;
@@ -65,17 +74,16 @@ Task<bool> ReadKeys(Call& call, std::span<const std::string_view> keys,
   co_return true;
 }
 
-Task<bool> WriteKeys(Call& call, std::span<kvs::WriteRequest> writes) {
+Task<bool> WriteKeys(Call& call, std::span<kvs::WriteRequest> writes, bool some_done) {
   co_await call.client.MultiWriteAsync(writes);
   const Status* failure = nullptr;
-  bool some_done = false;
   for (const kvs::WriteRequest& write : writes) {
     const Status& status = write.status;
     some_done |= status.ok();
     if (status.ok() || status == StatusCode::kNotFound || status == StatusCode::kExists) continue;
     if (failure == nullptr || IsUnknown(call, status)) failure = &status;
   }
-  if (failure != nullptr) Fail(call, *failure, some_done ? " Other keys of the command have been changed." : "");
+  if (failure != nullptr) Fail(call, *failure, some_done ? kOthersChanged : "");
   co_return failure == nullptr;
 }
 

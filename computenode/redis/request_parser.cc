@@ -1,31 +1,99 @@
 #include "computenode/redis/request_parser.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
-#include "computenode/redis/numbers.h"
+#include "computenode/redis/words.h"
 
 namespace redis {
 namespace {
 
 constexpr int64_t kUntrustedArguments = 10;
 constexpr int64_t kUntrustedArgumentBytes = 16'384;
-// An empty buffer that is larger than this is given back.
-constexpr size_t kKeptBytes = size_t{256} << 10;
+// What is larger is given back after the request that needed it.
+constexpr size_t kKeptBytes = size_t{256} << 10, kKeptArguments = 4'096;
 // So that a count that nothing follows costs no memory.
 constexpr size_t kReservedArguments = 1'024;
+
+// ---- the words of an inline command
+
+// A form feed or vertical tab separates words, but within one it is a byte like any other.
+bool IsSpace(char byte) { return std::isspace(static_cast<unsigned char>(byte)) != 0; }
+bool EndsWord(char byte) { return IsSpace(byte) && byte != '\v' && byte != '\f'; }
+bool IsHexDigit(char byte) { return std::isxdigit(static_cast<unsigned char>(byte)) != 0; }
+
+char Unescaped(char letter) {
+  switch (letter) {
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    case 'b': return '\b';
+    case 'a': return '\a';
+    default: return letter;
+  }
+}
+
+// Reads one byte, or one escape sequence, between quotes. Returns how long it is in `text`.
+size_t ReadQuoted(std::string_view text, char quote, std::string* word) {
+  const bool escaped = text.front() == '\\' && text.size() >= 2;
+  if (escaped && quote == '"' && text.size() >= 4 && text[1] == 'x' && IsHexDigit(text[2]) && IsHexDigit(text[3])) {
+    unsigned value = 0;
+    std::from_chars(text.data() + 2, text.data() + 4, value, 16);
+    word->push_back(static_cast<char>(value));
+    return 4;
+  }
+  if (escaped && quote == '"') {
+    word->push_back(Unescaped(text[1]));
+    return 2;
+  }
+  if (escaped && text[1] == '\'') {
+    word->push_back('\'');
+    return 2;
+  }
+  word->push_back(text.front());
+  return 1;
+}
+
+// Takes a word from the front of `text`, which begins with one.
+std::optional<std::string> TakeWord(std::string_view* text) {
+  std::string word;
+  while (!text->empty() && !EndsWord(text->front())) {
+    const char quote = text->front();
+    text->remove_prefix(1);
+    if (quote != '"' && quote != '\'') {
+      word.push_back(quote);
+      continue;
+    }
+    while (!text->empty() && text->front() != quote) text->remove_prefix(ReadQuoted(*text, quote, &word));
+    if (text->empty()) return std::nullopt;
+    text->remove_prefix(1);
+    if (!text->empty() && !IsSpace(text->front())) return std::nullopt;
+  }
+  return word;
+}
 
 }  // namespace
 
 void RequestParser::Append(std::string_view bytes) {
-  if (begin_ > 0 && begin_ >= buffer_.size() / 2) {
-    buffer_.erase(0, begin_);
-    for (Range& range : ranges_) range.begin -= begin_;
-    at_ -= begin_;
-    begin_ = 0;
-  }
+  if (begin_ > 0 && begin_ >= buffer_.size() / 2) DropRead();
   buffer_ += bytes;
+}
+
+// Drops the requests that are done.
+void RequestParser::DropRead() {
+  buffer_.erase(0, begin_);
+  if (buffer_.capacity() > kKeptBytes && buffer_.size() < kKeptBytes) buffer_.shrink_to_fit();
+  for (Range& range : ranges_) range.begin -= begin_;
+  at_ -= begin_;
+  begin_ = 0;
+}
+
+size_t RequestParser::held_bytes() const {
+  return buffer_.capacity() + ranges_.capacity() * sizeof(Range) + words_.capacity() * sizeof(std::string) +
+         arguments_.capacity() * sizeof(std::string_view);
 }
 
 RequestParser::Outcome RequestParser::Next(bool trusted) {
@@ -45,17 +113,20 @@ RequestParser::Outcome RequestParser::Fail(std::string error) {
 }
 
 void RequestParser::EndRequest() {
-  if (at_ == buffer_.size()) {
-    buffer_.clear();
-    if (buffer_.capacity() > kKeptBytes) buffer_.shrink_to_fit();
-    at_ = 0;
-  }
-  begin_ = at_;
   counted_ = false;
   bulk_length_.reset();
   ranges_.clear();
   words_.clear();
   arguments_.clear();
+  if (arguments_.capacity() > kKeptArguments) {
+    ranges_.shrink_to_fit();
+    words_.shrink_to_fit();
+    arguments_.shrink_to_fit();
+  }
+  begin_ = at_;
+  // What is left is moved once: then the buffer is small.
+  const bool shrinks = buffer_.capacity() > kKeptBytes && buffer_.size() - at_ < kKeptBytes / 4;
+  if (at_ == buffer_.size() || shrinks) DropRead();
 }
 
 RequestParser::Line RequestParser::ReadNumber(size_t* next, std::optional<int64_t>* number) const {
@@ -139,6 +210,17 @@ RequestParser::Outcome RequestParser::ReadInline() {
   arguments_.assign(words_.begin(), words_.end());
   at_ = end + 1;
   return Outcome::kRequest;
+}
+
+std::optional<std::vector<std::string>> SplitInline(std::string_view line) {
+  std::vector<std::string> words;
+  while (true) {
+    while (!line.empty() && IsSpace(line.front())) line.remove_prefix(1);
+    if (line.empty()) return words;
+    std::optional<std::string> word = TakeWord(&line);
+    if (!word) return std::nullopt;
+    words.push_back(*std::move(word));
+  }
 }
 
 }  // namespace redis

@@ -35,7 +35,8 @@ class RequestParser {
   // Valid until Next or Append.
   std::span<const std::string_view> arguments() const { return arguments_; }
   const std::string& error() const { return error_; }
-  size_t buffered_bytes() const { return buffer_.size() - begin_; }
+  // Memory that it holds.
+  size_t held_bytes() const;
 
  private:
   struct Range {
@@ -45,6 +46,7 @@ class RequestParser {
 
   Outcome Fail(std::string error);
   void EndRequest();
+  void DropRead();
   Outcome ReadArray(bool trusted);
   std::optional<Outcome> ReadCount(bool trusted);
   std::optional<Outcome> ReadArgument(bool trusted);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/glob.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/lifetime.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {
@@ -158,10 +156,10 @@ Task<void> Set(Call& call) {
   std::optional<std::string> old;
   bool met = false;
   const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
-    old = record ? std::optional<std::string>(record->value) : std::nullopt;
+    old = ValueOf(record);
     met = IsMet(*options, record);
     if (!met) return Modification::Keep();
-    return Modification::Set(std::string(value), options->keep_ttl && record ? record->expires_at_ms : expires_at_ms);
+    return Modification::Set(std::string(value), options->keep_ttl ? ExpiryOf(record) : expires_at_ms);
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);
   if (!done) co_return;
@@ -184,14 +182,12 @@ Task<void> Getex(Call& call) {
   const std::optional<Options> options = ParseOptions(call.arguments.subspan(2), TakeGetexOption);
   if (!options) co_return call.reply.Error(kSyntaxError);
   std::string error;
-  const int64_t now = call.Now();
   const uint64_t expires_at_ms = ExpiresAt(call, options->form, options->amount, &error);
   std::optional<std::string> value;
   const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
-    value = record ? std::optional<std::string>(record->value) : std::nullopt;
+    value = ValueOf(record);
     if (!record || !error.empty() || !options->has_lifetime()) return Modification::Keep();
     if (options->persist && record->expires_at_ms == 0) return Modification::Keep();
-    if (expires_at_ms != 0 && static_cast<int64_t>(expires_at_ms) <= now) return Modification::Delete();
     return Modification::Set(*value, expires_at_ms);
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);

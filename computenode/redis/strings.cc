@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "computenode/redis/command.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/on_store.h"
 
 namespace redis {
@@ -18,12 +17,15 @@ using kvs::Status;
 using kvs::StatusCode;
 using kvs::Task;
 
+void ReplyValue(Call& call, const std::optional<std::string>& value) {
+  if (value) return call.reply.Bulk(*value);
+  call.reply.Null();
+}
+
 Task<void> Get(Call& call) {
-  std::string value;
-  const Status status = co_await call.client.GetAsync(call.argument(1), &value);
-  if (status.ok()) co_return call.reply.Bulk(value);
-  if (status == StatusCode::kNotFound) co_return call.reply.Null();
-  Fail(call, status);
+  std::optional<std::string> value;
+  const bool done = co_await ReadKey(call, call.argument(1), &value);
+  if (done) ReplyValue(call, value);
 }
 
 Task<void> Mget(Call& call) {
@@ -70,10 +72,9 @@ Task<void> Msetnx(Call& call) {
 }
 
 Task<void> Strlen(Call& call) {
-  std::string value;
-  const Status status = co_await call.client.GetAsync(call.argument(1), &value);
-  if (!status.ok() && !(status == StatusCode::kNotFound)) co_return Fail(call, status);
-  call.reply.Integer(static_cast<int64_t>(value.size()));
+  std::optional<std::string> value;
+  const bool done = co_await ReadKey(call, call.argument(1), &value);
+  if (done) call.reply.Integer(static_cast<int64_t>(value.value_or("").size()));
 }
 
 Task<void> Append(Call& call) {
@@ -86,7 +87,7 @@ Task<void> Append(Call& call) {
     std::string value;
     value.reserve(length);
     value.append(old).append(more);
-    return Modification::Set(std::move(value), record ? record->expires_at_ms : 0);
+    return Modification::Set(std::move(value), ExpiryOf(record));
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);
   if (!done) co_return;
@@ -109,10 +110,9 @@ Task<void> Getrange(Call& call) {
   const std::optional<int64_t> first = ParseInteger(call.argument(2));
   const std::optional<int64_t> last = ParseInteger(call.argument(3));
   if (!first || !last) co_return call.reply.Error(kNotAnInteger);
-  std::string value;
-  const Status status = co_await call.client.GetAsync(call.argument(1), &value);
-  if (!status.ok() && !(status == StatusCode::kNotFound)) co_return Fail(call, status);
-  call.reply.Bulk(Part(value, *first, *last));
+  std::optional<std::string> value;
+  const bool done = co_await ReadKey(call, call.argument(1), &value);
+  if (done) call.reply.Bulk(Part(value ? *value : std::string_view(), *first, *last));
 }
 
 Task<void> Setrange(Call& call) {
@@ -121,34 +121,32 @@ Task<void> Setrange(Call& call) {
   if (*offset < 0) co_return call.reply.Error("ERR offset is out of range");
   const std::string_view part = call.argument(3);
   const std::optional<int64_t> end = Add(*offset, static_cast<int64_t>(part.size()));
-  const bool too_long = !part.empty() && (!end || *end > static_cast<int64_t>(kvs::kMaxValueBytes));
+  if (!part.empty() && (!end || *end > static_cast<int64_t>(kvs::kMaxValueBytes))) {
+    co_return call.reply.Error(kTooLong);
+  }
   size_t length = 0;
   const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
     length = record ? record->value.size() : 0;
-    if (part.empty() || too_long) return Modification::Keep();
+    if (part.empty()) return Modification::Keep();
     std::string value(record ? record->value : std::string_view());
     value.resize(std::max(value.size(), static_cast<size_t>(*end)));
     value.replace(static_cast<size_t>(*offset), part.size(), part);
     length = value.size();
-    return Modification::Set(std::move(value), record ? record->expires_at_ms : 0);
+    return Modification::Set(std::move(value), ExpiryOf(record));
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);
-  if (!done) co_return;
-  if (too_long) co_return call.reply.Error(kTooLong);
-  call.reply.Integer(static_cast<int64_t>(length));
+  if (done) call.reply.Integer(static_cast<int64_t>(length));
 }
 
 // Replies what the key had, and makes `wanted` of it.
 Task<void> Exchange(Call& call, const Modification& wanted) {
   std::optional<std::string> old;
   const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
-    old = record ? std::optional<std::string>(record->value) : std::nullopt;
+    old = ValueOf(record);
     return wanted;
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);
-  if (!done) co_return;
-  if (old) co_return call.reply.Bulk(*old);
-  call.reply.Null();
+  if (done) ReplyValue(call, old);
 }
 
 Task<void> Getdel(Call& call) {

@@ -116,7 +116,7 @@ class ClientCore final : public Client {
   Step ReadAlone(Operation& op);
   // Returns whether the steps found a value, and it has expired.
   bool FoundExpired(const Operation& op) const {
-    return op.scan.val >= 0 && common_.IsExpired(op.scan.block.expires_at_ms());
+    return op.scan.val >= 0 && HasExpired(op.scan.block.expires_at_ms(), common_.clock);
   }
   Status ResultOf(const Operation& op, std::string* value);
 

@@ -189,7 +189,6 @@ struct Common {
 
   // What a slot that was in use becomes when it becomes FREE.
   Slot NewFree() const { return Slot::Free(Mutated(Mutation::kFreeRepeats) ? 0 : nonces.Next()); }
-  bool IsExpired(uint64_t expires_at_ms) const { return HasExpired(expires_at_ms, clock); }
 };
 
 // The base of a client's parts. They refer to each other, so none is copied.

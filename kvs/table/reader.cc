@@ -61,7 +61,7 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
     }
     if (step == Step::kOk) [[likely]] {
       if (op.scan.val < 0) co_return turn.Share(StatusCode::kNotFound);
-      if (common_.IsExpired(op.scan.block.expires_at_ms())) [[unlikely]] {
+      if (HasExpired(op.scan.block.expires_at_ms(), common_.clock)) [[unlikely]] {
         lease.End();
         co_return turn.Share(co_await writer_.ReadExpired(key, value));
       }

@@ -231,7 +231,7 @@ Task<Step> Scanner::ReadRecords(Operation& op, Page* page, std::vector<ScanRecor
 Task<Status> Scanner::RemoveExpired(const ScanOptions& options, std::vector<ScanRecord>* records) {
   std::vector<std::pair<ScanRecord*, Task<Status>>> removals;
   for (ScanRecord& record : *records) {
-    if (!common_.IsExpired(record.expires_at_ms)) continue;
+    if (!HasExpired(record.expires_at_ms, common_.clock)) continue;
     removals.emplace_back(&record, writer_.ReadExpired(record.key, &record.value, &record.expires_at_ms));
     removals.back().second.Start();
   }

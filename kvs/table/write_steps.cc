@@ -85,7 +85,7 @@ Step Writer::Publish(PendingWrite& write, Batch& batch) {
   Operation& op = *write.op;
   if (write.kind == WriteKind::kModify) return Decide(write, batch);
   if (op.scan.val >= 0) {  // [Write 2]
-    write.expired = common_.IsExpired(op.scan.block.expires_at_ms());
+    write.expired = HasExpired(op.scan.block.expires_at_ms(), common_.clock);
     if (write.kind == WriteKind::kInsert && !write.expired) {
       write.result = StatusCode::kExists;
       return Step::kOk;
@@ -125,7 +125,7 @@ Step Writer::Decide(PendingWrite& write, Batch& batch) {
   NewBlock& block = write.block;
   std::optional<Record> record;
   if (op.scan.val >= 0) record = Record{op.scan.block.value(), op.scan.block.expires_at_ms()};
-  const bool expired = record && common_.IsExpired(record->expires_at_ms);
+  const bool expired = record && HasExpired(record->expires_at_ms, common_.clock);
   if (expired) record.reset();
   Modification wanted = write.modify->Fold(record, common_.clock);
   // [Expire 1] What has expired is removed before anybody says that the key is absent.
@@ -305,7 +305,7 @@ Task<Step> Writer::LookAgain(PendingWrite& write, Slot there) {
   const BlockView block(op.buffers->match.data());
   const bool same_key = block.Intact(FirstReadBytes(there)) && block.key() == op.key;
   if (!same_key && !Mutated(Mutation::kLostCasKeyUnchecked)) co_return Step::kRestart;
-  if (common_.IsExpired(block.expires_at_ms())) co_return Step::kRestart;
+  if (HasExpired(block.expires_at_ms(), common_.clock)) co_return Step::kRestart;
   op.SetCandidate(write.candidate, there);
   op.scan.block = block;
   co_return Step::kOk;
@@ -328,7 +328,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
       if (aborted == Step::kUnavailable) co_return InDoubt(write);
       if (!exists) co_return Step::kRestart;
       op.again = Again::kAtOnce;
-      const bool expired = op.scan.val >= 0 && common_.IsExpired(op.scan.block.expires_at_ms());
+      const bool expired = op.scan.val >= 0 && HasExpired(op.scan.block.expires_at_ms(), common_.clock);
       if (write.kind != WriteKind::kInsert || expired) co_return Step::kRestart;
       write.result = StatusCode::kExists;
       co_return Step::kOk;

@@ -354,5 +354,25 @@ TEST_F(Expiry, AHousekeeperRemovesWhatNobodyAsksFor) {
   EXPECT_GE(housekeeper->stats().sweeps, 1u) << "for what was removed";
 }
 
+// The scan goes over the table of the damaged block first.
+TEST_F(Expiry, AHousekeeperSkipsWhatItCannotRead) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < 2'000; ++i) keys.push_back("key-" + std::to_string(i));
+  for (const std::string& key : keys) ASSERT_TRUE(client_->Put(key, "v", In(1)).ok());
+  const std::string first =
+      *std::ranges::find_if(keys, [](const std::string& key) { return HashKey(key).h1 % 256 == 0; });
+  std::byte* const begin = store_.memory().data();
+  const auto* const needle = reinterpret_cast<const std::byte*>(first.data());
+  std::byte* const at = std::search(begin, begin + store_.memory().size(), needle, needle + first.size());
+  ASSERT_NE(at, begin + store_.memory().size());
+  *at ^= std::byte{1};
+  const auto housekeeper = kvs::Housekeeper::Create(store_.store()).value();
+  for (int64_t steps = 0; housekeeper->stats().expired < 1'000 && steps < 1'000'000; ++steps) {
+    clock_.Advance(std::max<int64_t>(housekeeper->Step(), 1'000));
+    client_->Poll();
+  }
+  EXPECT_GE(housekeeper->stats().expired, 1'000u);
+}
+
 }  // namespace
 }  // namespace surgekv_test

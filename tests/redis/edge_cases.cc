@@ -93,6 +93,7 @@ KEYS h?llo ; KEYS h*llo ; KEYS h[ae]llo ; KEYS h[^e]llo ; KEYS h[a-e]llo ; KEYS 
 KEYS 'h\[llo' ; KEYS 'h[\]]llo' ; KEYS 'h[\\]llo' ; KEYS 'h\\llo' ; KEYS h[]llo ; KEYS h[]]llo ; KEYS h[^]llo
 KEYS h[^^]llo ; KEYS h[-]llo ; KEYS h[a-]llo ; KEYS h[a-]]llo ; KEYS h[ ; KEYS h[ell ; KEYS hell[o ; KEYS hell[^x
 KEYS hello* ; KEYS *hello ; KEYS *l*o* ; KEYS ** ; KEYS ????? ; KEYS HELLO ; KEYS '' ; KEYS "*\\" ; KEYS "hello\\"
+MSET "h\xe4llo" 12 "h\xff" 13 "h\x7f" 14 ; KEYS "h[a-\xff]*" ; KEYS "h[\xe4-\xff]*" ; KEYS "h[\x80-\x7f]*"
 KEYS 'h\ello' ; KEYS h[^a-z]llo ; KEYS h[a-zA-Z*]llo ; KEYS *?*?*?*?*?* ; KEYS *?*?*?*?*?*?* ; FLUSHALL
 # Starting again.
 RESET ; PING ; CLIENT GETNAME
@@ -218,6 +219,9 @@ std::vector<std::string> PasswordDialogues() {
           "AUTH default secret\r\nPING\r\nAUTH default secret more\r\n",
           "HELLO\r\nHELLO 3\r\nHELLO 3 SETNAME x\r\nHELLO 5\r\nPING\r\n",
           "HELLO 3 AUTH default wrong\r\nPING\r\n",
+          "HELLO 3 AUTH default wrong NOSUCH\r\nHELLO 3 AUTH default wrong AUTH default secret\r\nPING\r\n",
+          "HELLO 3 SETNAME x AUTH default secret NOSUCH\r\nPING\r\nCLIENT GETNAME\r\nGET none\r\n",
+          "HELLO 3 AUTH default secret SETNAME 'a b'\r\nPING\r\n",
           "HELLO 3 AUTH default secret\r\nGET none\r\nHELLO 2\r\nGET none\r\n",
           "HELLO 2 SETNAME x AUTH default secret\r\nCLIENT GETNAME\r\nHELLO\r\n",
           many,

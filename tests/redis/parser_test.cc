@@ -70,7 +70,27 @@ TEST(Parser, RequestsMayBeSplitAtEveryByte) {
     ReadAll(parser, &requests);
   }
   EXPECT_EQ(requests, whole);
-  EXPECT_EQ(parser.buffered_bytes(), 0U);
+}
+
+TEST(Parser, HoldsLittleMemoryAfterALargeRequest) {
+  const RequestLimits limits;
+  const std::string large = "*2\r\n$4\r\nECHO\r\n$4000000\r\n" + std::string(4'000'000, 'x') + "\r\n";
+  std::string many = "*100000\r\n";
+  for (int i = 0; i < 100'000; ++i) many += "$1\r\nx\r\n";
+  for (const std::string& request : {large, many}) {
+    for (const std::string_view next : {"", "*", "PING\r\n*1\r\n"}) {
+      RequestParser parser(limits);
+      std::vector<Words> requests;
+      parser.Append(request);
+      parser.Append(next);
+      ReadAll(parser, &requests);
+      EXPECT_EQ(requests.size(), next.size() > 1 ? 2u : 1u);
+      EXPECT_LT(parser.held_bytes(), 400'000u) << request.substr(0, 10) << " before " << next;
+      parser.Append(next.empty() ? "PING\r\n" : next == "*" ? "1\r\n$4\r\nPING\r\n" : "$4\r\nPING\r\n");
+      ReadAll(parser, &requests);
+      EXPECT_EQ(requests.back(), Words{"PING"});
+    }
+  }
 }
 
 TEST(Parser, RandomRequestsInRandomPieces) {

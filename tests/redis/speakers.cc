@@ -1,16 +1,10 @@
 #include "tests/redis/speakers.h"
 
-#include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <sstream>
 #include <utility>
 
 #include "computenode/redis/request_parser.h"
@@ -42,23 +36,9 @@ std::optional<Head> ReadHead(std::string_view bytes) {
   }
 }
 
-std::string FindProgram(const std::string& name) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    folder.append("/").append(name);
-    if (::access(folder.c_str(), X_OK) == 0) return folder;
-  }
-  return "";
-}
-
 class RedisConnection final : public Speaker {
  public:
-  explicit RedisConnection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{.sun_family = AF_UNIX};
-    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0) << path;
-  }
+  explicit RedisConnection(int socket) : socket_(socket) {}
   ~RedisConnection() override { ::close(socket_); }
 
   std::vector<std::string> Ask(std::string_view bytes, size_t count) override {
@@ -181,32 +161,29 @@ std::vector<std::string> SortedElements(std::string_view reply) {
   return elements;
 }
 
-std::unique_ptr<RedisServer> RedisServer::Start(const std::vector<std::string>& options) {
-  const std::string program = FindProgram("redis-server");
-  if (program.empty()) return nullptr;
-  std::string folder = ::testing::TempDir() + "redis_XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return nullptr;
-  return std::unique_ptr<RedisServer>(new RedisServer(program, std::move(folder), options));
-}
-
-RedisServer::RedisServer(const std::string& program, std::string folder, const std::vector<std::string>& options)
-    : folder_(std::move(folder)) {
+RedisServer::RedisServer(const std::vector<std::string>& options) : folder_(peers::PrivateFolder::Create().value()) {
   // With our limits for one value, and with one database.
-  std::vector<std::string> arguments{"--port",      "0",     "--unixsocket",         folder_ + "/socket",
-                                     "--save",      "",      "--appendonly",         "no",
-                                     "--dir",       folder_, "--proto-max-bulk-len", "16mb",
-                                     "--databases", "1"};
+  std::vector<std::string> arguments{"--port",
+                                     "0",
+                                     "--unixsocket",
+                                     Socket(),
+                                     "--save",
+                                     "",
+                                     "--appendonly",
+                                     "no",
+                                     "--dir",
+                                     folder_->path(),
+                                     "--proto-max-bulk-len",
+                                     "16mb",
+                                     "--databases",
+                                     "1"};
   arguments.insert(arguments.end(), options.begin(), options.end());
-  program_ = std::make_unique<testing_support::Program>(program, arguments);
-  EXPECT_NE(program_->WaitForLine("ready to accept connections"), "") << program_->Output();
+  process_ = peers::ServerProcess::Start("redis-server", arguments).value();
 }
 
-RedisServer::~RedisServer() {
-  program_->Stop();
-  std::filesystem::remove_all(folder_);
+std::unique_ptr<Speaker> RedisServer::Connect() const {
+  return std::make_unique<RedisConnection>(process_->Connect(Socket()).value());
 }
-
-std::unique_ptr<Speaker> RedisServer::Connect() const { return std::make_unique<RedisConnection>(folder_ + "/socket"); }
 
 OurServer::OurServer(redis::Settings settings)
     : settings_(std::move(settings)), store_(kvs::Store::OpenEmbedded({}).value()) {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/peers/stores/server_process.h"
 #include "computenode/redis/conversation.h"
 #include "kvs/client.h"
-#include "tests/support/program.h"
 
 namespace redis_test {
 
@@ -41,19 +41,17 @@ class Speaker {
   virtual std::string AskLast(std::string_view bytes) = 0;
 };
 
-// redis-server as a child process: its socket and its folder are gone when it ends.
+// redis-server as a child process. Ends the test program if it is not installed: tools/setup installs it.
 class RedisServer {
  public:
-  // Null: this machine has no redis-server.
-  static std::unique_ptr<RedisServer> Start(const std::vector<std::string>& options = {});
-  ~RedisServer();
+  explicit RedisServer(const std::vector<std::string>& options = {});
   std::unique_ptr<Speaker> Connect() const;
 
  private:
-  RedisServer(const std::string& program, std::string folder, const std::vector<std::string>& options);
+  std::string Socket() const { return folder_->path() + "/socket"; }
 
-  const std::string folder_;
-  std::unique_ptr<testing_support::Program> program_;
+  std::unique_ptr<peers::PrivateFolder> folder_;
+  std::unique_ptr<peers::ServerProcess> process_;
 };
 
 // A store in this process. Conversations with it run on two clients in turn, and get their input in random pieces.

@@ -5,10 +5,8 @@
 #include <limits>
 #include <string>
 
-#include "computenode/redis/glob.h"
-#include "computenode/redis/lifetime.h"
-#include "computenode/redis/numbers.h"
 #include "computenode/redis/reply.h"
+#include "computenode/redis/words.h"
 
 namespace redis_test {
 namespace {

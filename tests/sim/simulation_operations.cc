@@ -279,8 +279,7 @@ void Simulation::End(uint32_t index, const Status& status, const std::string& re
       ++counts.out_of_memory;
       break;
     case StatusCode::kTimeout:
-      // One that finds no memory waits for half of its time. A write of the same key that stands behind it waits as
-      // long again.
+      // In a full store a write may wait for memory several times, or behind others that do, until its time is over.
       allowed = record.kind != OpKind::kGet && may_be_full() && counts.out_of_memory > 0;
       if (!allowed) Violation("hang", what + "\n" + history_.Describe(record.key));
       break;

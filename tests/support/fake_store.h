@@ -1,5 +1,5 @@
 // FakeStore: a kvs::Store in one map of this process, for tests of what is built on the store. An operation ends in the
-// Poll after the one in which it was started, as a real client's operation ends after a round trip.
+// Poll after the one in which it was started, as a real client's operation ends after a round trip. Nothing expires.
 //
 // Thread safety: as kvs::Store.
 #ifndef TESTS_SUPPORT_FAKE_STORE_H_
@@ -26,8 +26,8 @@ class FakeStore final : public kvs::Store {
   kvs::Status SetReplicas(uint32_t) override { return kvs::StatusCode::kUnsupported; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }
 
-  // Called before every operation ("get", "put", "insert", "update", "delete", "modify"). If it does not return Ok,
-  // that is the operation's result.
+  // Called before every operation ("get", "put", "insert", "update", "delete", "modify", "scan"). If it does not return
+  // Ok, that is the operation's result.
   std::function<kvs::Status(const char* operation, std::string_view key)> fault;
   std::optional<krcore::SoftwareDcStats> dc;  // set it before workers are started
   // Called by NewClient.
