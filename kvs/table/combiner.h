@@ -2,11 +2,10 @@
 // competes with itself for the hot keys, and reads them over and over.
 //
 // Reads of a key have one line and its writes another, so they do not wait for each other (but the read of a value that
-// has expired becomes a Modify). The first operation goes at
-// once. Operations that come while it is in flight wait. When it ends, the first of those leads a group: all reads that
-// wait then become one READ of the key; a run of Puts and Updates at the head of the line becomes one write, of the
-// last value; a run of Modifies becomes one Modify, in which each function runs on what the one before it has left.
-// Inserts and Deletes go alone.
+// has expired becomes a Modify). The first operation goes at once. Operations that come while it is in flight wait.
+// When it ends, the first of those leads a group: all reads that wait then become one READ of the key; a run of Puts
+// and Updates at the head of the line becomes one write, of the last value; a run of Modifies becomes one Modify, in
+// which each function runs on what the one before it has left. Inserts and Deletes go alone.
 //
 // Why that is linearizable: a group is closed before anything is posted for it (Gather), so all of its members have
 // begun by then and none has ended. They take effect one right after the other, in the order in which they came, at the

@@ -253,8 +253,8 @@ class Client : public krcore::OfOneProcess {
   ~Client() override = default;
 
   // ---- Blocking: each does what the coroutine of the same name does, and everything else in flight runs meanwhile.
-  virtual Status Get(std::string_view key, std::string* value);  // kNotFound
-  virtual Status Put(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);
+  virtual Status Get(std::string_view key, std::string* value);                                     // kNotFound
+  virtual Status Put(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);     // overwrites
   virtual Status Insert(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);  // kExists
   virtual Status Update(std::string_view key, std::string_view value, uint64_t expires_at_ms = 0);  // kNotFound
   virtual Status Delete(std::string_view key);                                                      // kNotFound
