@@ -418,12 +418,12 @@ int c_poll(kvs_store_t* store) {
   kvs_client_t* client = begin(store);
   const uint64_t before = counter(client, "heartbeats");
   int idle = 0;
-  while (counter(client, "heartbeats") < before + 2) {
+  /* On a busy machine each call may come so late that the next heartbeat is due already. */
+  while (counter(client, "heartbeats") < before + 2 || idle == 0) {
     const int64_t wait_ns = kvs_poll(client);
     EXPECT(wait_ns >= 0 && wait_ns < INT64_C(10000000000));
     idle += wait_ns > 0 ? 1 : 0;
   }
-  EXPECT(idle > 0);
   EXPECT(kvs_poll(NULL) == 0);
   return end(client);
 }

@@ -213,8 +213,8 @@ std::vector<std::string> PasswordDialogues() {
   const std::string many = "*11\r\n$3\r\nDEL\r\n";
   const std::string large = "*2\r\n$4\r\nECHO\r\n$16385\r\n";
   return {"PING\r\nGET a\r\nNOSUCH\r\nGET\r\nCLIENT NOSUCH\r\nCLIENT ID\r\nSELECT 0\r\nQUIT\r\n",
-          "AUTH\r\nAUTH wrong\r\nAUTH default wrong\r\nAUTH nobody secret\r\nAUTH secretsecret\r\nAUTH secreT\r\nAUTH "
-          "secre\r\nAUTH \"\"\r\nPING\r\n",
+          "AUTH\r\nAUTH wrong\r\nAUTH default wrong\r\nAUTH nobody secret\r\nPING\r\n",
+          "AUTH secretsecret\r\nAUTH secreT\r\nAUTH secre\r\nAUTH \"\"\r\nPING\r\n",
           "AUTH secret\r\nPING\r\nAUTH wrong\r\nPING\r\nRESET\r\nPING\r\n",
           "AUTH default secret\r\nPING\r\nAUTH default secret more\r\n",
           "HELLO\r\nHELLO 3\r\nHELLO 3 SETNAME x\r\nHELLO 5\r\nPING\r\n",

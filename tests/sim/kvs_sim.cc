@@ -129,6 +129,7 @@ struct Noticed {
   uint64_t runs = 0;  // points of a scenario, or seeds
   std::string what;   // what noticed it; empty: nothing did
   std::string by;
+  bool fine_without = true;  // a seed that noticed it is fine without the mutation
 };
 
 Noticed Notice(const MutationInfo& mutant) {
@@ -150,15 +151,26 @@ Noticed Notice(const MutationInfo& mutant) {
   noticed.runs = 0;
   if (FLAGS_replicas == 0) options.replicas = ReplicasFor(mutant.mutation);
   options.seeds = WhyHarmless(mutant.mutation) != nullptr ? kHarmlessSeeds : FLAGS_mutant_seeds;
+  uint64_t seed = 0;  // of the last run
   RunSeeds(options, [&](const SeedResult& result) {
     if (!result.run.violation.empty() && FLAGS_verbose) PrintViolation(result, options.replicas, mutant.name);
+    seed = result.seed;
     return on_result(result);
+  });
+  if (noticed.what.empty()) return noticed;
+  options.from = seed;
+  options.seeds = 1;
+  options.mutation = kvs::Mutation::kNone;
+  RunSeeds(options, [&](const SeedResult& result) {
+    noticed.fine_without = result.run.violation.empty();
+    if (!noticed.fine_without) PrintViolation(result, options.replicas, "");
+    return true;
   });
   return noticed;
 }
 
 int RunMutants() {
-  uint32_t missed = 0, surprises = 0;
+  uint32_t missed = 0, surprises = 0, red_without = 0;
   std::printf("%-30s %5s  %-8s %-33s %s\n", "mutant", "runs", "noticed", "caught by", "what was taken away");
   for (const MutationInfo& info : Mutations()) {
     const Noticed noticed = Notice(info);
@@ -166,6 +178,7 @@ int RunMutants() {
     const bool caught = !noticed.what.empty();
     missed += !caught && harmless == nullptr;
     surprises += caught && harmless != nullptr;
+    red_without += !noticed.fine_without;
     std::printf("%-30s %5lu  %-8s %-33s %s\n", info.name, noticed.runs,
                 caught                ? noticed.what.c_str()
                 : harmless != nullptr ? "harmless"
@@ -176,7 +189,8 @@ int RunMutants() {
   }
   std::printf("%u of %zu not caught\n", missed, Mutations().size());
   if (surprises > 0) std::printf("%u that were thought harmless are not\n", surprises);
-  return missed + surprises > 0 ? 1 : 0;
+  if (red_without > 0) std::printf("%u seeds that noticed a mutant are not fine without it\n", red_without);
+  return missed + surprises + red_without > 0 ? 1 : 0;
 }
 
 int RunOneScenario(const std::string& name, kvs::Mutation mutation) {
