@@ -20,15 +20,25 @@ constexpr int64_t kLookNs = 20'000'000;  // between looks at whether the job is 
 Load::Load(const Options& options)
     : options_(options), clock_(*krcore::RealClock()), start_ns_(krcore::RealClock()->NowNs()) {}
 
-Status Load::OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse) {
+Status Load::OpenThreads(Job& job, uint32_t standby, bool rehearse) {
   auto store = kvs::Store::Open(options_.store);
   if (!store.ok()) return store.status();
   store_ = *std::move(store);
-  job_ = std::make_unique<ycsb::WorkloadJob>(job);
   fleet_ = std::make_unique<ElasticWorkers>(
-      *store_, *job_,
+      *store_, job,
       ElasticWorkersOptions{.lanes_per_worker = options_.in_flight, .standby = standby, .rehearse = rehearse});
   return {};
+}
+
+krcore::Result<bool> Load::FirstWorkersServe() {
+  fleet_->Look();
+  const std::vector<WorkerRecord> records = fleet_->Records();
+  for (const WorkerRecord& record : records) {
+    if (record.ended_ns == 0) continue;
+    if (!record.status.ok()) return record.status;
+    return Status(krcore::StatusCode::kUnavailable, "a worker ended before the first request");
+  }
+  return std::ranges::all_of(records, [](const WorkerRecord& record) { return record.lanes_ns != 0; });
 }
 
 Status Load::AddFirstWorkers() {
@@ -64,11 +74,48 @@ void Load::PrintProblems() {
   for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
 }
 
+// The autoscaler assumes that later workers take as long to start as the first ones did, unless it was told a time.
+void Load::StartScaling(int64_t from_ns) {
+  if (!options_.elastic || !options_.elastic->autoscale) return;
+  ScalePolicy policy = options_.elastic->policy;
+  if (policy.bootstrap_ns == 0) {
+    for (const WorkerRecord& record : fleet_->Records()) {
+      policy.bootstrap_ns = std::max(policy.bootstrap_ns, record.lanes_ns - record.wanted_ns);
+    }
+  }
+  scaler_.emplace(policy);
+  decide_at_ns_ = from_ns + options_.elastic->interval_ns;
+}
+
+ScaleSample Load::SampleFleet(int64_t now_ns) const {
+  const WorkerCounts workers = CountWorkers(fleet_->Records());
+  return {.now_ns = now_ns,
+          .workers = static_cast<uint32_t>(workers.serving),
+          .starting = static_cast<uint32_t>(workers.starting)};
+}
+
+void Load::Scale(const ScaleSample& sample) {
+  decide_at_ns_ = std::max(decide_at_ns_ + options_.elastic->interval_ns, sample.now_ns);
+  const ScaleDecision decision = scaler_->Decide(sample);
+  if (!decision.changes()) return;
+  Channel::Print({{"event", "decision"},
+                  {"time_s", SecondsSinceStart(sample.now_ns)},
+                  {"before", decision.before},
+                  {"workers", decision.workers},
+                  {"reason", ScaleReasonName(decision.reason)},
+                  {"dry_run", options_.elastic->dry_run},
+                  {"numbers", decision.ToString()}});
+  if (!options_.elastic->dry_run) SetWorkers(decision.workers, "decision");
+}
+
 double Load::SecondsSinceStart(int64_t now_ns) const { return static_cast<double>(now_ns - start_ns_) / kNsPerS; }
 
 // ---- JobLoad
 
-Status JobLoad::Open() { return OpenThreads(options_.job, /*standby=*/0, /*rehearse=*/false); }
+Status JobLoad::Open() {
+  job_ = std::make_unique<ycsb::WorkloadJob>(options_.job);
+  return OpenThreads(*job_, /*standby=*/0, /*rehearse=*/false);
+}
 
 int64_t JobLoad::WakeNs(int64_t now_ns) const { return now_ns + kLookNs; }
 

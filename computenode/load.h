@@ -1,17 +1,21 @@
 // Load: what a compute node does, and the workers that do it. Service drives one. JobLoad: the operations of a
-// workload, which threads share out. QueueLoad (queue_load.h): a queue of requests.
+// workload, which threads share out. QueueLoad (queue_load.h): a queue of requests. RedisLoad (redis_load.h): clients
+// of Redis.
 //
 // Thread safety: one thread at a time; Service has a lock for that. Open is called while the process has one thread.
 #ifndef COMPUTENODE_LOAD_H_
 #define COMPUTENODE_LOAD_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "computenode/elastic/autoscaler.h"
 #include "computenode/elastic/fleet.h"
 #include "computenode/operation.h"
 #include "computenode/options.h"
@@ -50,7 +54,7 @@ class Load {
   // Sets how many workers there should be from now on, and tells it.
   void SetWorkers(uint32_t count, const char* why);
   // Returns whether something other than the user decides how many there are.
-  virtual bool scaled() const { return false; }
+  bool scaled() const { return scaler_ && !options_.elastic->dry_run; }
   FleetView View() const;
   double SecondsSinceStart(int64_t now_ns) const;
 
@@ -67,8 +71,21 @@ class Load {
  protected:
   // Prints what threads of the fleet have noted since the last call. (Worker processes log theirs.)
   void PrintProblems();
-  // Makes a fleet of threads, which do `job`.
-  Status OpenThreads(const ycsb::JobOptions& job, uint32_t standby, bool rehearse);
+  // Makes a fleet of threads, which do `job`; it must outlive them.
+  Status OpenThreads(Job& job, uint32_t standby, bool rehearse);
+  // Returns whether all first workers serve; or why one has ended.
+  krcore::Result<bool> FirstWorkersServe();
+
+  // ---- for loads that an autoscaler follows
+
+  // Begins, if options_.elastic asks for it. The first decision is due an interval after `from_ns`.
+  void StartScaling(int64_t from_ns);
+  bool ScalingIsDue(int64_t now_ns) const { return scaler_ && now_ns >= decide_at_ns_; }
+  // Returns what the next decision goes by, so far as it is known to the fleet.
+  ScaleSample SampleFleet(int64_t now_ns) const;
+  void Scale(const ScaleSample& sample);
+  // Returns when the next decision is due, but at most `most_ns`.
+  int64_t ScalingAtNs(int64_t most_ns) const { return scaler_ ? std::min(most_ns, decide_at_ns_) : most_ns; }
 
   const Options& options_;
   krcore::Clock& clock_;
@@ -78,6 +95,10 @@ class Load {
   uint32_t wanted_ = 0;
   uint64_t replaced_ = 0;
   int64_t start_ns_;
+
+ private:
+  std::optional<Autoscaler> scaler_;
+  int64_t decide_at_ns_ = 0;
 };
 
 class JobLoad final : public Load {

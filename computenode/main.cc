@@ -14,6 +14,7 @@
 #include "computenode/load.h"
 #include "computenode/options.h"
 #include "computenode/queue_load.h"
+#include "computenode/redis_load.h"
 #include "computenode/service.h"
 #include "krcore/clock.h"
 #include "ycsb/workload/arrivals.h"
@@ -37,7 +38,9 @@ int main(int argc, char** argv) {
   // closed.
   std::signal(SIGTTIN, SIG_IGN);
   std::unique_ptr<computenode::Load> load;
-  if (options->elastic) {
+  if (options->redis) {
+    load = std::make_unique<computenode::RedisLoad>(*options);
+  } else if (options->elastic) {
     std::vector<std::string> again(argv, argv + argc);
     again[0] = "/proc/self/exe";
     load = std::make_unique<computenode::QueueLoad>(*options, std::move(again));

@@ -3,6 +3,7 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "computenode/elastic/fleet.h"
@@ -51,12 +52,24 @@ DEFINE_int32(worker_board, -1,
 DEFINE_int32(worker_requests, -1, "Internal, set by --worker_kind=exec: descriptor of the queue of requests");
 DEFINE_int32(worker_slot, -1, "Internal, set by --worker_kind=exec: this worker's place in that memory");
 DEFINE_bool(json_status, false, "Print a status line on stdout every second");
+DEFINE_string(
+    redis, "",
+    "Serve clients of Redis at HOST:PORT (port 0: any free one), or at the Unix socket of this path, in place "
+    "of a workload. Workers are threads; see docs/operating.md");
+DEFINE_string(redis_password_file, "",
+              "With --redis: file whose first line clients must give as their password. Without it, HOST must be a "
+              "loopback address. Default: none");
+DEFINE_uint32(redis_max_clients, 10000, "With --redis: connections at a time, 1 to 1000000");
+DEFINE_double(
+    redis_idle_s, 0,
+    "With --redis: seconds, 0 to 1000000000, after which a client that says nothing is disconnected. 0: never");
 
 namespace computenode {
 namespace {
 
 constexpr uint32_t kMostStandby = kMaxWorkers / 2;
 constexpr uint32_t kMostStandbyThreads = 64;  // they share one device with the queues of the workers
+constexpr uint32_t kRedisInFlight = 64;
 
 using cli::CheckNotGiven;
 using cli::CheckRange;
@@ -71,6 +84,65 @@ Result<WorkerKind> ParseKind(const std::string& text) {
   return Status(StatusCode::kInvalidArgument, "--worker_kind=" + text + ": expected thread, fork or exec");
 }
 
+// Returns the first line of a file, without its end.
+Result<std::string> PasswordFrom(const std::string& path) {
+  std::ifstream file(path);
+  std::string password;
+  if (!std::getline(file, password)) {
+    return Status(StatusCode::kInvalidArgument, "--redis_password_file=" + path + ": no line can be read");
+  }
+  if (!password.empty() && password.back() == '\r') password.pop_back();
+  if (password.empty()) {
+    return Status(StatusCode::kInvalidArgument, "--redis_password_file=" + path + ": the first line is empty");
+  }
+  return password;
+}
+
+// Returns nothing if no flag asks for it.
+Result<std::optional<redis::FrontEndOptions>> RedisFromFlags(const cli::CommandLine& line) {
+  if (FLAGS_redis.empty()) {
+    KRCORE_RETURN_IF_ERROR(
+        CheckNotGiven({"redis_password_file", "redis_max_clients", "redis_idle_s"}, "needs --redis"));
+    return std::optional<redis::FrontEndOptions>();
+  }
+  constexpr char kNoWorkload[] = "has no effect with --redis: clients are the load";
+  KRCORE_RETURN_IF_ERROR(CheckNotGiven({"target", "profile", "arrivals", "seed", "overwrite", "max_failures",
+                                        "requests_file", "worker_board", "worker_requests", "worker_slot"},
+                                       kNoWorkload));
+  if (!line.short_options.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "-" + std::string(1, line.short_options.front().letter) + " " + kNoWorkload);
+  }
+  if (!FLAGS_worker_kind.empty() && FLAGS_worker_kind != "thread") {
+    return Status(StatusCode::kInvalidArgument, "--worker_kind=" + FLAGS_worker_kind + ": with --redis it is thread");
+  }
+  KRCORE_RETURN_IF_ERROR(CheckRange("redis_max_clients", FLAGS_redis_max_clients, 1, 1'000'000));
+  KRCORE_RETURN_IF_ERROR(CheckRange("redis_idle_s", FLAGS_redis_idle_s, 0, 1e9));
+  redis::FrontEndOptions options;
+  options.max_clients = FLAGS_redis_max_clients;
+  options.idle_ns = static_cast<int64_t>(FLAGS_redis_idle_s * 1e9);
+  if (!FLAGS_redis_password_file.empty()) {
+    auto password = PasswordFrom(FLAGS_redis_password_file);
+    if (!password.ok()) return password.status();
+    options.password = *std::move(password);
+  }
+  if (FLAGS_redis.find('/') != std::string::npos) {
+    options.path = FLAGS_redis;
+    return std::optional(options);
+  }
+  auto address = metrics::ParseAddress(FLAGS_redis, "--redis");
+  if (!address.ok()) return address.status();
+  options.address = *std::move(address);
+  const bool loopback = options.address.v6 ? options.address.host == "::1" : options.address.host.starts_with("127.");
+  if (!loopback && options.password.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--redis=" + FLAGS_redis +
+                      ": whoever reaches this address could read and change the store; give --redis_password_file, or "
+                      "a loopback address such as 127.0.0.1:6379");
+  }
+  return std::optional(options);
+}
+
 // Returns nothing if no flag asks for it.
 Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const bool is_worker = FLAGS_worker_board >= 0;
@@ -80,7 +152,8 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
                        "bootstrap_us", "surge_factor", "reserve", "scale_in_after_s", "control_interval_ms"},
                       "needs --autoscale"));
   }
-  if (FLAGS_worker_kind.empty() && !FLAGS_autoscale && !is_worker) {
+  const bool redis = !FLAGS_redis.empty();
+  if (!redis && FLAGS_worker_kind.empty() && !FLAGS_autoscale && !is_worker) {
     KRCORE_RETURN_IF_ERROR(
         CheckNotGiven({"worker_capacity", "requests_file", "standby", "worker_requests", "worker_slot"},
                       "needs --worker_kind or --autoscale"));
@@ -90,11 +163,12 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
     KRCORE_RETURN_IF_ERROR(
         CheckNotGiven({"surge_factor"}, "has no effect with --reserve: it only serves to compute the reserve"));
   }
-  if (FLAGS_profile.empty()) {
+  if (!FLAGS_autoscale && redis) KRCORE_RETURN_IF_ERROR(CheckNotGiven({"worker_capacity"}, "needs --autoscale"));
+  if (FLAGS_profile.empty() && !redis) {
     return Status(StatusCode::kInvalidArgument,
                   "--worker_kind and --autoscale need --profile, the load for the workers");
   }
-  const Result<WorkerKind> kind = ParseKind(FLAGS_worker_kind);
+  const Result<WorkerKind> kind = redis ? WorkerKind::kThread : ParseKind(FLAGS_worker_kind);
   if (!kind.ok()) return kind.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("worker_capacity", FLAGS_worker_capacity, 0, 1e9));
   const bool threads = *kind == WorkerKind::kThread;
@@ -110,6 +184,7 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   const uint32_t most = FLAGS_autoscale ? FLAGS_max_workers : 4;
   elastic.standby = FLAGS_standby >= 0                  ? static_cast<uint32_t>(FLAGS_standby)
                     : elastic.kind == WorkerKind::kExec ? 0
+                    : redis && !FLAGS_autoscale         ? 0
                                                         : std::min<uint32_t>(most, 16);
   elastic.capacity = FLAGS_worker_capacity;
   elastic.autoscale = FLAGS_autoscale;
@@ -156,9 +231,12 @@ cli::Program ProgramDescription() {
   cli::Program program;
   program.name = "computenode";
   program.summary =
-      "Serves a YCSB workload on the store of a running fabric. Workers can come and go while it runs. Reads\n"
-      "commands on stdin (workers N, status, quit) and answers on stdout, with one JSON object per line.";
-  program.usage = "computenode --fabric=NAME --workers=N -P FILE [-p KEY=VALUE]... [flags]";
+      "Serves a YCSB workload, or clients of Redis, on the store of a running fabric. Workers can come and go while\n"
+      "it runs. Reads commands on stdin (workers N, status, quit) and answers on stdout, with one JSON object per "
+      "line.";
+  program.usage =
+      "computenode --fabric=NAME --workers=N -P FILE [-p KEY=VALUE]... [flags]\n"
+      "       computenode --fabric=NAME --workers=N --redis=HOST:PORT [flags]";
   program.flags = {"fabric",
                    "workers",
                    "in_flight",
@@ -186,6 +264,10 @@ cli::Program ProgramDescription() {
                    "scale_in_after_s",
                    "control_interval_ms",
                    "requests_file",
+                   "redis",
+                   "redis_password_file",
+                   "redis_max_clients",
+                   "redis_idle_s",
                    "metrics",
                    "rnic",
                    "fabric_address",
@@ -201,12 +283,13 @@ cli::Program ProgramDescription() {
       "--json_status\n"
       "computenode --fabric=demo -P ycsb/workloads/workloadb -p operationcount=0 --profile=burst:1000,10000,3,5,12 "
       "--arrivals=poisson --worker_capacity=1500 --autoscale --in_flight=1\n"
+      "computenode --fabric=demo --redis=127.0.0.1:6379\n"
       "(sleep 5; echo workers 4; sleep 5; echo quit) | computenode --fabric=demo -P ycsb/workloads/workloada";
   return program;
 }
 
 Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
-  auto flags = ycsb::WorkloadFromFlags(line, 0);
+  auto flags = FLAGS_redis.empty() ? ycsb::WorkloadFromFlags(line, 0) : ycsb::StoreFromFlags(0);
   if (!flags.ok()) return flags.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("duration", FLAGS_duration, 0, 1e9));
   Options options;
@@ -223,13 +306,16 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
   const auto elastic = ElasticFromFlags();
   if (!elastic.ok()) return elastic.status();
   options.elastic = *elastic;
+  auto redis = RedisFromFlags(line);
+  if (!redis.ok()) return redis.status();
+  options.redis = *std::move(redis);
   if (options.elastic && options.elastic->kind != WorkerKind::kThread && workload.insert_proportion > 0) {
     return Status(
         StatusCode::kInvalidArgument,
         "worker processes cannot insert, because they do not share the count of records; give --worker_kind=thread");
   }
   const bool is_worker = options.elastic && options.elastic->board_fd >= 0;  // its front end has the plan
-  if (!is_worker) {
+  if (!is_worker && !options.redis) {
     KRCORE_RETURN_IF_ERROR(
         ycsb::PlanFromFlags(workload.operation_count, options.duration_s, &options.job, &options.warnings));
   }
@@ -239,7 +325,7 @@ Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
       options.warnings.push_back(flags->properties.Origin(property) + ": " + property + " has no effect: " + instead);
     }
   }
-  options.in_flight = FLAGS_in_flight;
+  options.in_flight = options.redis && !cli::FlagGiven("in_flight") ? kRedisInFlight : FLAGS_in_flight;
   options.json_status = FLAGS_json_status;
   return options;
 }

@@ -9,6 +9,7 @@
 
 #include "cli/flags.h"
 #include "computenode/elastic/autoscaler.h"
+#include "computenode/front_end/front_end.h"
 #include "krcore/status.h"
 #include "kvs/client.h"
 #include "metrics/exporter.h"
@@ -19,7 +20,7 @@ namespace computenode {
 enum class WorkerKind : uint8_t { kThread, kFork, kExec };
 const char* WorkerKindName(WorkerKind kind);
 
-// Set if the load is a queue of requests (QueueLoad).
+// Set if the load is a queue of requests (QueueLoad), or if standby workers or an autoscaler serve clients of Redis.
 struct ElasticOptions {
   WorkerKind kind = WorkerKind::kFork;
   uint32_t standby = 0;  // standby workers
@@ -40,8 +41,9 @@ struct Options {
   uint32_t in_flight = 16;
   double duration_s = 0;  // 0: no limit
   bool json_status = false;
-  std::optional<metrics::Address> metrics;  // nothing: off
-  std::optional<ElasticOptions> elastic;    // nothing: the closed loop, or an open one of threads alone
+  std::optional<metrics::Address> metrics;      // nothing: off
+  std::optional<ElasticOptions> elastic;        // nothing: the closed loop, or an open one of threads alone
+  std::optional<redis::FrontEndOptions> redis;  // clients of Redis are the load; workers are threads
   std::vector<std::string> warnings;
 };
 

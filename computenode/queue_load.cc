@@ -44,7 +44,8 @@ Status QueueLoad::Open() {
   if (!queue.ok()) return queue.status();
   queue_ = std::move(*queue);
   if (elastic_.kind == WorkerKind::kThread) {
-    return OpenThreads(RequestJob(options_, queue_.get(), &counts_), elastic_.standby, Rehearses(options_));
+    job_ = std::make_unique<ycsb::WorkloadJob>(RequestJob(options_, queue_.get(), &counts_));
+    return OpenThreads(*job_, elastic_.standby, Rehearses(options_));
   }
   WorkerProcessesOptions processes;
   processes.standby = elastic_.standby;
@@ -64,44 +65,19 @@ Status QueueLoad::Open() {
   return {};
 }
 
-krcore::Result<bool> QueueLoad::Ready() {
-  fleet_->Look();
-  const std::vector<WorkerRecord> records = fleet_->Records();
-  for (const WorkerRecord& record : records) {
-    if (record.ended_ns == 0) continue;
-    if (!record.status.ok()) return record.status;
-    return Status(StatusCode::kUnavailable, "a worker ended before the first request");
-  }
-  return std::ranges::all_of(records, [](const WorkerRecord& record) { return record.lanes_ns != 0; });
-}
-
-// The autoscaler assumes that later workers take as long to start as the first ones did, unless it was told a time.
 void QueueLoad::Begin() {
-  if (elastic_.autoscale) {
-    ScalePolicy policy = elastic_.policy;
-    if (policy.bootstrap_ns == 0) {
-      for (const WorkerRecord& record : fleet_->Records()) {
-        policy.bootstrap_ns = std::max(policy.bootstrap_ns, record.lanes_ns - record.wanted_ns);
-      }
-    }
-    scaler_.emplace(policy);
-  }
   start_ns_ = status_from_ns_ = window_from_ns_ = clock_.NowNs() + kLeadNs;
-  decide_at_ns_ = start_ns_ + elastic_.interval_ns;
+  StartScaling(start_ns_);
   queue_->Start(start_ns_);
 }
 
-int64_t QueueLoad::WakeNs(int64_t now_ns) const {
-  return scaler_ ? std::min(now_ns + kLookNs, decide_at_ns_) : now_ns + kLookNs;
-}
+int64_t QueueLoad::WakeNs(int64_t now_ns) const { return ScalingAtNs(now_ns + kLookNs); }
 
 void QueueLoad::Tend(int64_t now_ns) {
   fleet_->Look();
   PrintProblems();
   ReplaceTheDead(now_ns);
-  if (!scaler_ || now_ns < decide_at_ns_) return;
-  decide_at_ns_ = std::max(decide_at_ns_ + elastic_.interval_ns, now_ns);
-  Decide(now_ns);
+  if (ScalingIsDue(now_ns)) Decide(now_ns);
 }
 
 const char* QueueLoad::End(int64_t now_ns, bool) {
@@ -153,10 +129,7 @@ void QueueLoad::ReplaceTheDead(int64_t now_ns) {
 
 void QueueLoad::Decide(int64_t now_ns) {
   const RequestLoad load = queue_->Look(now_ns);
-  const WorkerCounts workers = CountWorkers(fleet_->Records());
-  ScaleSample sample{.now_ns = now_ns,
-                     .workers = static_cast<uint32_t>(workers.serving),
-                     .starting = static_cast<uint32_t>(workers.starting)};
+  ScaleSample sample = SampleFleet(now_ns);
   const double window_s = Seconds(std::max<int64_t>(now_ns - window_from_ns_, 1));
   const auto due = static_cast<double>(load.due - window_load_.due);
   sample.arrivals_per_s = due / window_s;
@@ -166,16 +139,7 @@ void QueueLoad::Decide(int64_t now_ns) {
   if (sample.workers > 0) sample.utilisation = std::min(taken / (sample.workers * elastic_.capacity * window_s), 1.0);
   window_load_ = load;
   window_from_ns_ = now_ns;
-  const ScaleDecision decision = scaler_->Decide(sample);
-  if (!decision.changes()) return;
-  Channel::Print({{"event", "decision"},
-                  {"time_s", SecondsSinceStart(now_ns)},
-                  {"before", decision.before},
-                  {"workers", decision.workers},
-                  {"reason", ScaleReasonName(decision.reason)},
-                  {"dry_run", elastic_.dry_run},
-                  {"numbers", decision.ToString()}});
-  if (!elastic_.dry_run) SetWorkers(decision.workers, "decision");
+  Scale(sample);
 }
 
 std::string QueueLoad::trouble() const {

@@ -9,11 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "computenode/elastic/autoscaler.h"
 #include "computenode/elastic/request_queue.h"
 #include "computenode/elastic/worker_processes.h"
 #include "computenode/load.h"
@@ -28,12 +26,11 @@ class QueueLoad final : public Load {
   ~QueueLoad() override { fleet_.reset(); }  // its workers serve the queue
 
   Status Open() override;
-  krcore::Result<bool> Ready() override;
+  krcore::Result<bool> Ready() override { return FirstWorkersServe(); }
   void Begin() override;
   int64_t WakeNs(int64_t now_ns) const override;
   void Tend(int64_t now_ns) override;
   const char* End(int64_t now_ns, bool commanded) override;
-  bool scaled() const override { return scaler_ && !elastic_.dry_run; }
   void AddReady(nlohmann::ordered_json* json) const override;
   void AddStatus(nlohmann::ordered_json* json) override;
   bool AddSummary(const std::string& end, nlohmann::ordered_json* json) override;
@@ -54,8 +51,7 @@ class QueueLoad final : public Load {
   std::unique_ptr<RequestQueue> queue_;
   LiveCounts counts_;  // of threads
 
-  std::optional<Autoscaler> scaler_;
-  int64_t decide_at_ns_ = 0;
+  // Between decisions of the autoscaler:
   int64_t window_from_ns_ = 0;
   RequestLoad window_load_;  // at the window's beginning
 

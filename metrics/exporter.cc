@@ -48,10 +48,6 @@ constexpr std::chrono::seconds kPatience(2);           // for a client to ask, t
 constexpr std::chrono::milliseconds kUnreadGrace(20);  // to read a request that came before the end
 constexpr std::chrono::milliseconds kPause(100);       // before descriptors are tried again, if none is left
 
-Status Mistake(const std::string& text, const std::string& what) {
-  return {StatusCode::kInvalidArgument, "--metrics=" + text + ": " + what};
-}
-
 Response Answer(http::status status, const char* type, std::string body) {
   Response response(status, 11);
   response.set(http::field::content_type, type);
@@ -132,15 +128,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 std::string Address::ToString() const { return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port); }
 
-Result<Address> ParseAddress(const std::string& text) {
+Result<Address> ParseAddress(const std::string& text, const std::string& flag) {
+  const auto mistake = [&](const std::string& what) {
+    return Status(StatusCode::kInvalidArgument, flag + "=" + text + ": " + what);
+  };
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return Mistake(text, "expected HOST:PORT, for example 127.0.0.1:9464");
+  if (colon == std::string::npos) return mistake("expected HOST:PORT, for example 127.0.0.1:9464");
   Address address;
   address.host = text.substr(0, colon);
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, address.port);
   if (error != std::errc() || stop != end || colon + 1 == text.size()) {
-    return Mistake(text, "the port must be 0 to 65535 (0: any free port)");
+    return mistake("the port must be 0 to 65535 (0: any free port)");
   }
   if (address.host == "localhost") address.host = "127.0.0.1";
   if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
@@ -149,8 +148,7 @@ Result<Address> ParseAddress(const std::string& text) {
   }
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
   if (inet_pton(address.v6 ? AF_INET6 : AF_INET, address.host.c_str(), bytes.data()) != 1) {
-    return Mistake(text,
-                   "the host must be localhost or an IP address of this machine, with brackets around an IPv6 address");
+    return mistake("the host must be localhost or an IP address of this machine, with brackets around an IPv6 address");
   }
   return address;
 }

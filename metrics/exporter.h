@@ -28,7 +28,8 @@ class Source : public prometheus::Collectable {
   virtual std::string Remark() const { return ""; }
 };
 
-// "HOST:PORT" as --metrics has it: an IPv4 address, an IPv6 one in brackets, or localhost; port 0: any free one.
+// "HOST:PORT" as --metrics and --redis have it: an IPv4 address, an IPv6 one in brackets, or localhost; port 0: any
+// free one.
 struct Address {
   std::string host;  // as inet_pton reads it
   uint16_t port = 0;
@@ -36,8 +37,8 @@ struct Address {
 
   std::string ToString() const;
 };
-// kInvalidArgument: a message for the user.
-krcore::Result<Address> ParseAddress(const std::string& text);
+// kInvalidArgument: a message for the user. `flag`: what the text was given as.
+krcore::Result<Address> ParseAddress(const std::string& text, const std::string& flag = "--metrics");
 // Returns where others reach a program that listens there. If `listening` means all addresses (0.0.0.0, ::), that is
 // the first address of this host that is not a loopback one, if there is one.
 Address ReachableAddress(const Address& listening);

@@ -177,8 +177,8 @@ ScaleDecision Autoscaler::Decide(const ScaleSample& sample) {
   consider(decision.need_backlog, ScaleReason::kBacklog);
   consider(decision.need_utilisation, ScaleReason::kUtilisation);
   consider(decision.need_late, ScaleReason::kLate);
-  consider(policy_.min_workers, ScaleReason::kMinimum);
   decision.held = Hold(seen.now_ns, needed * (1 + policy_.scale_in_margin) + NoiseWorkers(policy_, seen));
+  consider(policy_.min_workers, ScaleReason::kMinimum);
 
   const uint32_t max = policy_.max_workers;
   const uint32_t wanted = WholeWorkers(needed, max);
@@ -194,7 +194,7 @@ ScaleDecision Autoscaler::Decide(const ScaleSample& sample) {
   if (wanted == before) return decision;
   // Before the first sample nothing is known of what was needed; but more than max_workers is too many in any case.
   const bool known = seen.now_ns - first_ns_ >= policy_.scale_in_after_ns;
-  const uint32_t keep = known ? WholeWorkers(decision.held, max) : max;
+  const uint32_t keep = known ? std::max(WholeWorkers(decision.held, max), policy_.min_workers) : max;
   if (keep >= before) {
     decision.reason = ScaleReason::kHeld;
     return decision;

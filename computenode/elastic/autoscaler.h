@@ -29,7 +29,7 @@
 // sqrt(A W). (So a window should see some hundred of them; otherwise its peaks ask for workers that the mean does not
 // need.) Workers beyond that are retired, at most scale_in_step at a time. Between needed and held nothing changes: the
 // noise of a constant load has peaks that differ less from one period to the next than held exceeds them, so the number
-// settles at the workers that they need.
+// settles at the workers that they need. min_workers is kept as it is, without a margin.
 //
 // Thread safety: an Autoscaler belongs to one thread; the structs are values.
 #ifndef COMPUTENODE_ELASTIC_AUTOSCALER_H_

@@ -55,16 +55,6 @@ void TouchHeap(size_t bytes, const std::atomic<uint32_t>& call) {
   for (size_t i = 0; i < bytes && !IsCalled(call); i += kPageBytes) touched[i] = 0;
 }
 
-void SleepUntil(krcore::Clock& clock, int64_t at_ns) {
-  if (&clock != krcore::RealClock()) {  // virtual time, which may stand still until another thread moves it
-    int64_t last_ns = -1;
-    for (int64_t now_ns; (now_ns = clock.NowNs()) < at_ns && now_ns != last_ns; last_ns = now_ns) clock.Relax(0);
-    return;
-  }
-  const timespec at{at_ns / 1'000'000'000, at_ns % 1'000'000'000};
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
-}
-
 // All members of Stats are counts.
 template <typename Stats>
 void AddCounts(const Stats& more, Stats* sum) {
@@ -77,6 +67,16 @@ void AddCounts(const Stats& more, Stats* sum) {
 }
 
 }  // namespace
+
+void WorkerJob::Sleep(krcore::Clock& clock, int64_t until_ns) {
+  if (&clock != krcore::RealClock()) {  // virtual time, which may stand still until another thread moves it
+    int64_t last_ns = -1;
+    for (int64_t now_ns; (now_ns = clock.NowNs()) < until_ns && now_ns != last_ns; last_ns = now_ns) clock.Relax(0);
+    return;
+  }
+  const timespec at{until_ns / 1'000'000'000, until_ns % 1'000'000'000};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr);
+}
 
 void ClientTrace::Share(const WorkerProgress& now) {
   static_assert(std::is_trivially_copyable_v<WorkerProgress> && sizeof(words_) == sizeof(now));
@@ -178,7 +178,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
       const int64_t wake_ns =
           idle_rounds == 0 ? now_ns : std::min({due_ns, client.IdleUntil(), now_ns + kLongestSleepNs});
       if (wake_ns > now_ns) {
-        SleepUntil(clock, wake_ns);
+        worker_job->Sleep(clock, wake_ns);
         idle_rounds = 0;
       } else {
         clock.Relax(due_ns - now_ns < kSleepGrainNs ? kSpinningRelax : idle_rounds);

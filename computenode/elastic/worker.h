@@ -121,6 +121,8 @@ class WorkerJob {
   // lane waits for the store, the worker sleeps until then, but some milliseconds at most. Such a sleep may end some
   // tens of microseconds late. If that time has passed, it is called again in every round.
   virtual int64_t OnRound(WorkerContext& context) = 0;
+  // Such a sleep. It may end sooner, for a lane that waits for something other than the store.
+  virtual void Sleep(krcore::Clock& clock, int64_t until_ns);
 };
 
 class Job {

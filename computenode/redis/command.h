@@ -25,6 +25,8 @@ struct Session {
   bool trusted = false;  // has given the password, or there is none
   bool over = false;     // after the replies so far the connection ends
   std::string name{}, library{}, library_version{};
+
+  friend bool operator==(const Session&, const Session&) = default;
 };
 
 // One line for CLIENT LIST, without its end.

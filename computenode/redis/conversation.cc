@@ -13,6 +13,7 @@ void Conversation::Append(std::string_view bytes) {
 
 kvs::Task<void> Conversation::Run(kvs::Client& client) {
   while (state_ == State::kHasMore && out_.size() < settings_.output_bytes) {
+    const size_t begin = out_.size();
     Reply reply(out_, session_.protocol);
     switch (parser_.Next(session_.trusted)) {
       case RequestParser::Outcome::kNeedsInput: state_ = State::kNeedsInput; break;
@@ -22,9 +23,11 @@ kvs::Task<void> Conversation::Run(kvs::Client& client) {
         break;
       case RequestParser::Outcome::kRequest:
         co_await Execute(client, settings_, session_, parser_.arguments(), reply);
+        ++commands_;
         if (session_.over) state_ = State::kOver;
         break;
     }
+    if (out_.size() > begin && out_[begin] == '-') ++errors_;
   }
 }
 

@@ -51,6 +51,9 @@ class Conversation {
   std::string& out() { return out_; }
 
   const Session& session() const { return session_; }
+  // Commands so far, and those of them that failed, protocol errors included.
+  uint64_t commands() const { return commands_; }
+  uint64_t errors() const { return errors_; }
   // Memory that it holds for requests. What is to be sent is apart.
   size_t held_bytes() const { return parser_.held_bytes(); }
 
@@ -60,6 +63,7 @@ class Conversation {
   Session session_;
   std::string out_;
   State state_ = State::kNeedsInput;
+  uint64_t commands_ = 0, errors_ = 0;
 };
 
 }  // namespace redis

@@ -132,6 +132,14 @@ TEST(Autoscaler, RetiresNobodyBeforeItHasSeenALoadForLongEnough) {
   EXPECT_EQ(scaler.Decide(Calm(6 * kSecond, 50, 0)).workers, 49u);
 }
 
+TEST(Autoscaler, AnIdleServiceGoesBackToTheMinimum) {
+  Autoscaler scaler(Policy());  // at least one worker
+  uint32_t workers = scaler.Decide(Calm(0, 1, 7000)).workers;
+  EXPECT_GT(workers, 5u);
+  for (int64_t s = 1; s <= 20; ++s) workers = scaler.Decide(Calm(s * kSecond, workers, 0)).workers;
+  EXPECT_EQ(workers, 1u);
+}
+
 TEST(Autoscaler, WorkersThatStartWithinTheSloNeedNoReserve) {
   ScalePolicy policy = Policy();
   policy.surge_factor = 10;

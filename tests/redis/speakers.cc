@@ -36,10 +36,10 @@ std::optional<Head> ReadHead(std::string_view bytes) {
   }
 }
 
-class RedisConnection final : public Speaker {
+class SocketSpeaker final : public Speaker {
  public:
-  explicit RedisConnection(int socket) : socket_(socket) {}
-  ~RedisConnection() override { ::close(socket_); }
+  explicit SocketSpeaker(int socket) : socket_(socket) {}
+  ~SocketSpeaker() override { ::close(socket_); }
 
   std::vector<std::string> Ask(std::string_view bytes, size_t count) override {
     Send(bytes);
@@ -161,6 +161,8 @@ std::vector<std::string> SortedElements(std::string_view reply) {
   return elements;
 }
 
+std::unique_ptr<Speaker> SpeakOver(int socket) { return std::make_unique<SocketSpeaker>(socket); }
+
 RedisServer::RedisServer(const std::vector<std::string>& options) : folder_(peers::PrivateFolder::Create().value()) {
   // With our limits for one value, and with one database.
   std::vector<std::string> arguments{"--port",
@@ -181,9 +183,7 @@ RedisServer::RedisServer(const std::vector<std::string>& options) : folder_(peer
   process_ = peers::ServerProcess::Start("redis-server", arguments).value();
 }
 
-std::unique_ptr<Speaker> RedisServer::Connect() const {
-  return std::make_unique<RedisConnection>(process_->Connect(Socket()).value());
-}
+std::unique_ptr<Speaker> RedisServer::Connect() const { return SpeakOver(process_->Connect(Socket()).value()); }
 
 OurServer::OurServer(redis::Settings settings)
     : settings_(std::move(settings)), store_(kvs::Store::OpenEmbedded({}).value()) {

@@ -41,6 +41,9 @@ class Speaker {
   virtual std::string AskLast(std::string_view bytes) = 0;
 };
 
+// Over a socket that is connected; the speaker closes it.
+std::unique_ptr<Speaker> SpeakOver(int socket);
+
 // redis-server as a child process. Ends the test program if it is not installed: tools/setup installs it.
 class RedisServer {
  public:

@@ -39,18 +39,30 @@ Status ReadProperties(const cli::CommandLine& line, Properties* properties) {
 
 }  // namespace
 
-Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t fewest) {
+Result<WorkloadFlags> StoreFromFlags(uint32_t fewest) {
   KRCORE_RETURN_IF_ERROR(cli::CheckFabricFlags());
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("workers", FLAGS_workers, fewest, computenode::kMaxWorkers));
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("in_flight", FLAGS_in_flight, 1, kMaxInFlight));
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("target", FLAGS_target, 0, 1e9));
   KRCORE_RETURN_IF_ERROR(cli::CheckClientFlags());
   WorkloadFlags flags;
+  flags.workers = FLAGS_workers;
+  flags.store = {.control_plane = FLAGS_control_plane,
+                 .operation_timeout_ms = FLAGS_operation_timeout_ms,
+                 .open_timeout_ms = FLAGS_open_timeout_ms,
+                 .clock = nullptr};
+  cli::SetFabric(&flags.store);
+  return flags;
+}
+
+Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t fewest) {
+  Result<WorkloadFlags> store = StoreFromFlags(fewest);
+  if (!store.ok()) return store.status();
+  WorkloadFlags flags = *std::move(store);
   KRCORE_RETURN_IF_ERROR(ReadProperties(line, &flags.properties));
   Result<Workload> workload = Workload::FromProperties(flags.properties, &flags.warnings);
   if (!workload.ok()) return workload.status();
   if (FLAGS_target > 0) workload->target_ops = FLAGS_target;
-  flags.workers = FLAGS_workers;
   if (!cli::FlagGiven("workers") && workload->thread_count > 0) {
     if (workload->thread_count > computenode::kMaxWorkers) {
       return Status(StatusCode::kInvalidArgument, flags.properties.Origin("threadcount") +
@@ -62,11 +74,6 @@ Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t f
   flags.job.workload = *std::move(workload);
   flags.job.seed = FLAGS_seed;
   flags.job.overwrite = FLAGS_overwrite;
-  flags.store = {.control_plane = FLAGS_control_plane,
-                 .operation_timeout_ms = FLAGS_operation_timeout_ms,
-                 .open_timeout_ms = FLAGS_open_timeout_ms,
-                 .clock = nullptr};
-  cli::SetFabric(&flags.store);
   return flags;
 }
 

@@ -38,7 +38,9 @@ struct WorkloadFlags {
   uint32_t workers = 1;
   std::vector<std::string> warnings;
 };
-// `fewest`: the smallest number of workers that may be asked for.
+// The store and the workers alone, for a program that runs no workload. `fewest`: the smallest number of workers that
+// may be asked for.
+Result<WorkloadFlags> StoreFromFlags(uint32_t fewest);
 Result<WorkloadFlags> WorkloadFromFlags(const cli::CommandLine& line, uint32_t fewest);
 
 // Plans job->arrivals. `most`: operations, 0: any number; `seconds`: how long the run lasts, 0: no limit.

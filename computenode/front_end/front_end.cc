@@ -1,0 +1,335 @@
+#include "computenode/front_end/front_end.h"
+
+#include <glog/logging.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include "computenode/front_end/front_end_worker.h"
+#include "computenode/redis/command.h"
+#include "krcore/base/os.h"
+#include "krcore/resources.h"
+
+namespace redis {
+namespace {
+
+namespace asio = boost::asio;
+using asio::generic::stream_protocol;
+using asio::ip::tcp;
+using boost::system::error_code;
+using krcore::Result;
+using krcore::Status;
+using krcore::StatusCode;
+
+constexpr std::chrono::milliseconds kPause(100);  // before descriptors are tried again, if none is left
+constexpr rlim_t kOtherDescriptors = 256;         // of the process, those of clients aside
+
+// Returns how many clients there can be, at most options.max_clients. Raises the limit of descriptors as far as it may.
+uint32_t MostClients(const FrontEndOptions& options) {
+  const rlim_t wanted = options.max_clients + kOtherDescriptors;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return options.max_clients;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) (void)getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= wanted) return options.max_clients;
+  const rlim_t most = limit.rlim_cur > 2 * kOtherDescriptors ? limit.rlim_cur - kOtherDescriptors : limit.rlim_cur / 2;
+  LOG(WARNING) << "at most " << most << " clients of Redis at a time, because of" << krcore::LimitsOf(EMFILE);
+  return static_cast<uint32_t>(most);
+}
+
+std::string PeerOf(int fd) {
+  tcp::endpoint peer;
+  auto length = static_cast<socklen_t>(peer.capacity());
+  if (getpeername(fd, peer.data(), &length) != 0) return "?";
+  if (peer.data()->sa_family != AF_INET && peer.data()->sa_family != AF_INET6) return "unix";
+  const std::string host = peer.address().to_string();
+  return (peer.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(peer.port());
+}
+
+// Returns whether somebody listens on a Unix socket.
+bool IsListenedOn(const asio::local::stream_protocol::endpoint& at) {
+  asio::io_context io;
+  asio::local::stream_protocol::socket socket(io);
+  error_code error;
+  socket.connect(at, error);
+  return error != asio::error::connection_refused;
+}
+
+}  // namespace
+
+// ---- the listener
+
+class FrontEnd::Listener {
+ public:
+  explicit Listener(FrontEnd& front_end) : front_end_(front_end) {}
+  ~Listener() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+
+  // Returns where it listens.
+  Result<std::string> Listen(const FrontEndOptions& options) {
+    const std::string name = options.path.empty() ? options.address.ToString() : options.path;
+    try {
+      if (!options.path.empty()) return ListenOnPath(options.path);
+      const tcp::endpoint at(asio::ip::make_address(options.address.host), options.address.port);
+      acceptor_.open(at.protocol());
+      acceptor_.set_option(tcp::acceptor::reuse_address(true));
+      if (options.address.v6) acceptor_.set_option(asio::ip::v6_only(true));
+      acceptor_.bind(at);
+      acceptor_.listen();
+      metrics::Address address = options.address;
+      tcp::endpoint bound;
+      const auto local = acceptor_.local_endpoint();
+      std::copy_n(reinterpret_cast<const char*>(local.data()), local.size(), reinterpret_cast<char*>(bound.data()));
+      address.port = bound.port();
+      return address.ToString();
+    } catch (const boost::system::system_error& error) {
+      const int errnum = error.code().value();
+      if (errnum == EADDRINUSE) {
+        return Status(StatusCode::kExists, "--redis=" + name + ": the address is in use by another program");
+      }
+      if (errnum == ENAMETOOLONG) {
+        return Status(StatusCode::kInvalidArgument, "--redis=" + name + ": the path is too long for a Unix socket");
+      }
+      return Status(StatusCode::kUnavailable,
+                    std::string(Status::FromErrno(errnum, "--redis=" + name + ": cannot listen").message()));
+    }
+  }
+
+  void Run() {
+    AwaitClient();
+    io_.run();
+  }
+  void Stop() {
+    asio::post(io_, [this] {
+      error_code none;
+      acceptor_.close(none);
+      pause_.cancel();
+      io_.stop();
+    });
+  }
+
+ private:
+  std::string ListenOnPath(const std::string& path) {
+    const asio::local::stream_protocol::endpoint at(path);
+    acceptor_.open(at.protocol());
+    error_code error;
+    acceptor_.bind(at, error);
+    if (error == asio::error::address_in_use && !IsListenedOn(at)) {
+      unlink(path.c_str());
+      acceptor_.bind(at);
+    } else if (error) {
+      throw boost::system::system_error(error);
+    }
+    path_ = path;
+    acceptor_.listen();
+    return path;
+  }
+
+  void AwaitClient() {
+    acceptor_.async_wait(asio::socket_base::wait_read, [this](const error_code& error) {
+      if (error) return;
+      const int fd =
+          krcore::AboveStandard(accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd >= 0) {
+        front_end_.Accept(fd, PeerOf(fd));
+      } else if (errno != ECONNABORTED && errno != EINTR && errno != EAGAIN) {
+        pause_.expires_after(kPause);
+        return pause_.async_wait([this](const error_code& ended) {
+          if (!ended) AwaitClient();
+        });
+      }
+      AwaitClient();
+    });
+  }
+
+  FrontEnd& front_end_;
+  asio::io_context io_{1};
+  asio::basic_socket_acceptor<stream_protocol> acceptor_{io_};
+  asio::steady_timer pause_{io_};
+  std::string path_;  // to be removed
+};
+
+// ---- the front end
+
+FrontEnd::FrontEnd(const FrontEndOptions& options) : options_(options), max_clients_(MostClients(options)) {
+  settings_.password = options.password;
+  settings_.info = [this] { return Info(); };
+  settings_.client_list = [this] { return ListClients(); };
+}
+
+Result<std::unique_ptr<FrontEnd>> FrontEnd::Listen(const FrontEndOptions& options) {
+  std::unique_ptr<FrontEnd> front_end(new FrontEnd(options));
+  krcore::HoldStandard();
+  front_end->listener_ = std::make_unique<Listener>(*front_end);
+  Result<std::string> address = front_end->listener_->Listen(options);
+  if (!address.ok()) return address.status();
+  front_end->address_ = *std::move(address);
+  auto thread = krcore::StartServiceThread("redis", [listener = front_end->listener_.get()] { listener->Run(); });
+  if (!thread.ok()) return thread.status();
+  front_end->thread_ = *std::move(thread);
+  return front_end;
+}
+
+FrontEnd::~FrontEnd() { Stop(); }
+
+void FrontEnd::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    for (const auto& socket : waiting_) clients_.erase(socket->id);
+    waiting_.clear();
+  }
+  if (!thread_.joinable()) return;
+  listener_->Stop();
+  thread_.join();
+  listener_.reset();
+}
+
+std::unique_ptr<computenode::WorkerJob> FrontEnd::StartWorker(computenode::WorkerContext& context) {
+  return std::make_unique<FrontEndWorker>(*this, context);
+}
+
+void FrontEnd::Accept(int fd, std::string peer) {
+  // They fail where they mean nothing, on a Unix socket.
+  const int yes = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+  const std::lock_guard lock(mutex_);
+  if (clients_.size() >= max_clients_) {
+    ++counts_.refused;
+    constexpr std::string_view kFull = "-ERR max number of clients reached\r\n";
+    (void)!send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(fd);
+    return;
+  }
+  ++counts_.accepted;
+  const uint64_t id = next_id_++;
+  clients_.emplace(id, "addr=" + peer + " id=" + std::to_string(id));
+  Place(std::make_unique<ClientSocket>(fd, id, std::move(peer), settings_));
+}
+
+// ---- for workers
+
+void FrontEnd::Place(std::unique_ptr<ClientSocket> socket) {
+  FrontEndWorker* least = nullptr;
+  for (FrontEndWorker* const worker : workers_) {
+    if (!worker->leaves && (least == nullptr || worker->connections < least->connections)) least = worker;
+  }
+  if (least != nullptr) {
+    ++least->connections;
+    least->Give(std::move(socket));
+  } else if (stopped_) {
+    clients_.erase(socket->id);
+  } else {
+    waiting_.push_back(std::move(socket));
+  }
+}
+
+void FrontEnd::Join(FrontEndWorker& worker) {
+  const std::lock_guard lock(mutex_);
+  workers_.push_back(&worker);
+  for (auto& socket : std::exchange(waiting_, {})) Place(std::move(socket));
+  for (FrontEndWorker* const one : workers_) {
+    if (one != &worker && !one->leaves) one->Ask();
+  }
+}
+
+void FrontEnd::Leave(FrontEndWorker& worker) {
+  const std::lock_guard lock(mutex_);
+  worker.leaves = true;
+}
+
+void FrontEnd::Forget(FrontEndWorker& worker) {
+  const std::lock_guard lock(mutex_);
+  std::erase(workers_, &worker);
+  worker.AddCounts(&counts_);
+}
+
+uint64_t FrontEnd::ConnectionsOf(const FrontEndWorker& worker) const {
+  const std::lock_guard lock(mutex_);
+  return worker.connections;
+}
+
+uint64_t FrontEnd::SurplusOf(const FrontEndWorker& worker) const {
+  const std::lock_guard lock(mutex_);
+  if (worker.leaves) return worker.connections;
+  uint64_t connections = 0, workers = 0;
+  for (const FrontEndWorker* const one : workers_) {
+    if (one->leaves) continue;
+    connections += one->connections;
+    ++workers;
+  }
+  const uint64_t share = (connections + workers - 1) / workers;
+  return worker.connections - std::min(worker.connections, share);
+}
+
+void FrontEnd::Move(std::unique_ptr<ClientSocket> socket, FrontEndWorker& from) {
+  const std::lock_guard lock(mutex_);
+  --from.connections;
+  ++counts_.moved;
+  Place(std::move(socket));
+}
+
+void FrontEnd::End(uint64_t id, FrontEndWorker& worker) {
+  const std::lock_guard lock(mutex_);
+  --worker.connections;
+  clients_.erase(id);
+}
+
+void FrontEnd::Describe(uint64_t id, std::string text) {
+  const std::lock_guard lock(mutex_);
+  clients_[id] = std::move(text);
+}
+
+// ---- what it tells
+
+FrontEndCounts FrontEnd::Counts() const {
+  const std::lock_guard lock(mutex_);
+  FrontEndCounts counts = counts_;
+  counts.clients = clients_.size();
+  counts.waiting = waiting_.size();
+  for (const FrontEndWorker* const worker : workers_) {
+    worker->AddCounts(&counts);
+    if (!worker->leaves) counts.of_workers.push_back(worker->connections);
+  }
+  return counts;
+}
+
+std::string FrontEnd::ListClients() const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const auto& [id, description] : clients_) text += description + "\n";
+  return text;
+}
+
+std::string FrontEnd::Info() const {
+  const FrontEndCounts counts = Counts();
+  const auto line = [](std::string_view name, uint64_t value) {
+    return std::string(name) + ":" + std::to_string(value) + "\r\n";
+  };
+  return "process_id:" + std::to_string(getpid()) + "\r\n\r\n# Clients\r\n" +
+         line("connected_clients", counts.clients) + line("maxclients", max_clients_) + "\r\n# Stats\r\n" +
+         line("total_connections_received", counts.accepted) + line("rejected_connections", counts.refused) +
+         line("total_commands_processed", counts.commands) + line("total_error_replies", counts.errors) +
+         line("total_net_input_bytes", counts.received_bytes) + line("total_net_output_bytes", counts.sent_bytes);
+}
+
+}  // namespace redis
