@@ -15,6 +15,15 @@ using nlohmann::ordered_json;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kLookNs = 20'000'000;  // between looks at whether the job is done
 
+double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
+
+// What connecting took: opening a device of its own, queues, and every memory node.
+ordered_json ConnectUs(const WorkerRecord& worker) {
+  const kvs::ClientTimes& times = worker.client_times;
+  if (worker.client_ns == 0) return nullptr;
+  return Microseconds(times.node_ns + times.queues_ns + times.connect_ns);
+}
+
 }  // namespace
 
 Load::Load(const Options& options)
@@ -72,6 +81,35 @@ FleetView Load::View() const {
 void Load::PrintProblems() {
   if (job_ == nullptr) return;
   for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
+}
+
+void Load::AddStarts(const FleetView& view, ordered_json* json) const {
+  double worker_seconds = 0;
+  ordered_json workers = ordered_json::array();
+  for (const WorkerRecord& worker : view.records) {
+    worker_seconds += static_cast<double>(worker.ended_ns - std::max(worker.wanted_ns, start_ns_)) / kNsPerS;
+    const int64_t bootstrap_ns = BootstrapNs(worker);
+    workers.push_back(
+        {{"worker", worker.worker},
+         {"pid", worker.pid},
+         {"died", worker.died},
+         {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
+         {"ready_s", worker.lanes_ns == 0 ? ordered_json() : ordered_json(SecondsSinceStart(worker.lanes_ns))},
+         {"ended_s", SecondsSinceStart(worker.ended_ns)},
+         {"spawn_us", ycsb::PartUs(worker.wanted_ns, worker.thread_ns)},
+         {"store_us", ycsb::PartUs(worker.thread_ns, worker.store_ns)},
+         {"client_us", ycsb::PartUs(worker.store_ns, worker.client_ns)},
+         {"connect_us", ConnectUs(worker)},
+         {"register_us",
+          worker.client_ns == 0 ? ordered_json() : ordered_json(Microseconds(worker.client_times.register_ns))},
+         {"lanes_us", ycsb::PartUs(worker.client_ns, worker.lanes_ns)},
+         {"first_reply_us", ycsb::PartUs(worker.first_begin_ns, worker.first_reply_ns)},
+         {"bootstrap_us", bootstrap_ns == 0 ? ordered_json() : ordered_json(Microseconds(bootstrap_ns))},
+         {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
+  }
+  (*json)["worker_seconds"] = worker_seconds;
+  if (view.software_dc) (*json)["software_dc"] = ycsb::SoftwareDcJson(*view.software_dc);
+  (*json)["workers"] = std::move(workers);
 }
 
 // The autoscaler assumes that later workers take as long to start as the first ones did, unless it was told a time.

@@ -73,6 +73,8 @@ class Load {
   void PrintProblems();
   // Makes a fleet of threads, which do `job`; it must outlive them.
   Status OpenThreads(Job& job, uint32_t standby, bool rehearse);
+  // Adds the workers that ever existed, with the parts of their starts, and how many seconds they lived altogether.
+  void AddStarts(const FleetView& view, nlohmann::ordered_json* json) const;
   // Returns whether all first workers serve; or why one has ended.
   krcore::Result<bool> FirstWorkersServe();
 

@@ -97,14 +97,7 @@ bool RedisLoad::AddSummary(const std::string&, ordered_json* json) {
                 {"closed_as_idle", counts.idle},
                 {"closed_as_slow", counts.slow}});
   (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
-  if (const auto dc = store_->software_dc()) (*json)["software_dc"] = ycsb::SoftwareDcJson(*dc);
-  ordered_json& workers = (*json)["workers"] = ordered_json::array();
-  for (const WorkerRecord& worker : fleet_->Records()) {
-    workers.push_back({{"worker", worker.worker},
-                       {"wanted_s", SecondsSinceStart(worker.wanted_ns)},
-                       {"ready_us", ycsb::PartUs(worker.wanted_ns, worker.lanes_ns)},
-                       {"drain_us", ycsb::PartUs(worker.retired_ns, worker.ended_ns)}});
-  }
+  AddStarts(View(), json);
   return reported_error_.ok();
 }
 

@@ -67,8 +67,9 @@ def timeline(due_s, done_s, latency_us, workers, end_s):
 class Spike(Cluster):
     """The runs of one provider. `planes`, `kinds`: which control planes and kinds of workers."""
 
-    def __init__(self, provider, scale, planes, kinds, screen):
+    def __init__(self, provider, scale, planes, kinds, screen, redis=False):
         super().__init__("spike", screen, provider)
+        self.redis = redis  # clients of Redis are the load
         self.provider = provider
         self.scale, self.planes, self.kinds = scale, planes, kinds
         self.patience = () if provider == "sw" else PATIENCE
@@ -85,7 +86,7 @@ class Spike(Cluster):
         if KERNEL in self.planes:
             self.screen.line(f"==> the same fabric of the kernel module: two memory nodes of {each} MiB")
             self.start_memory_nodes(" of the kernel's", each, f"--control_plane={KERNEL}")
-        for kind in self.kinds:
+        for kind in () if self.redis else self.kinds:
             for plane in self.planes:
                 self.bootstraps.append(self.one_at_a_time(plane, kind))
         for kind in self.kinds:
@@ -102,7 +103,7 @@ class Spike(Cluster):
 
     def section(self):
         """This provider's section of the report."""
-        return {"provider": self.provider, "machine": machine(), "load": dataclasses.asdict(self.scale),
+        return {"provider": self.provider, "redis": self.redis, "machine": machine(), "load": dataclasses.asdict(self.scale),
                 "one_at_a_time": self.bootstraps, "measured": self.summarize(), "runs": self.runs}
 
     def one_at_a_time(self, plane, kind):
@@ -120,11 +121,18 @@ class Spike(Cluster):
         scale = self.scale
         requests = self.folder / "requests"
         busy, total = cpu_times()
-        node = self.start_front_end(name, scale, scale.records, requests, f"--control_plane={plane}",
-                                    f"--worker_kind={kind}", f"--seed={repeat + 1}", "--json_status", *self.patience)
-        self.watch(node, name, kills, repeat)
-        summary, _ = self.event(node, "summary", 0, "did not end its work")
-        node.popen.wait(READY_TIMEOUT_S)
+        if self.redis:
+            node = self.start_redis_front_end(name, scale, f"--control_plane={plane}", "--json_status", *self.patience)
+            clients, begin_s = self.start_redis_clients(node, scale, scale.records, requests, repeat + 1)
+            self.watch(clients, name, False, repeat)
+            summary = self.stop_redis_front_end(node, clients, begin_s)
+            self.processes.remove(clients)
+        else:
+            node = self.start_front_end(name, scale, scale.records, requests, f"--control_plane={plane}",
+                                        f"--worker_kind={kind}", f"--seed={repeat + 1}", "--json_status", *self.patience)
+            self.watch(node, name, kills, repeat)
+            summary, _ = self.event(node, "summary", 0, "did not end its work")
+            node.popen.wait(READY_TIMEOUT_S)
         busy, total = [after - before for after, before in zip(cpu_times(), (busy, total))]
         self.processes.remove(node)
         return self.judge(node, plane, kind, kills, summary, numpy.fromfile(requests, REQUEST), busy / total)

@@ -60,7 +60,8 @@ def measure(provider, options, screen):
             if subprocess.run(command, check=False).returncode != 0:
                 screen.line(f"FAILED: {' '.join(command)}")
                 raise Failed(1)
-    spike = Spike(provider, scale_of(provider, options), planes_of(provider, options), options.kinds, screen)
+    spike = Spike(provider, scale_of(provider, options), planes_of(provider, options), options.kinds, screen,
+                  options.redis)
     status = run_story(spike, screen, spike.tell)
     if status != 0:
         raise Failed(status)
@@ -73,7 +74,8 @@ def measure_in_guest(provider, options, screen):
     with tempfile.TemporaryDirectory(prefix="surgekv-spike-") as folder:
         line = [ROOT / "tools/vm", "run", "-t", str(GUEST_LIMIT_S), "-o", folder, sys.executable, "bench/spike/spike.py",
                 f"--rnic={provider}", "--section=/out/section.json", f"--planes={','.join(options.planes)}",
-                f"--kinds={','.join(options.kinds)}", *(["--quick"] if options.quick else [])]
+                f"--kinds={','.join(options.kinds)}", *(["--quick"] if options.quick else []),
+                *(["--redis"] if options.redis else [])]
         if KERNEL in options.planes:
             build_module(pathlib.Path(folder), screen)
             line.append("--module=/out/kmod/krcore.ko")
@@ -105,6 +107,7 @@ def run_model(options, screen):
 def parse_options():
     parser = argparse.ArgumentParser(prog="tools/spike", description="The spike experiment; see tools/spike --help.")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--redis", action="store_true")
     parser.add_argument("--rnic")
     parser.add_argument("--planes", default=",".join(PLANES))
     parser.add_argument("--control_plane", choices=(KERNEL,))
@@ -125,6 +128,8 @@ def parse_options():
         if unknown:
             parser.error(f"--{name}: {', '.join(unknown)}: expected some of {', '.join(known)}")
         setattr(options, name, chosen)
+    if options.redis:
+        options.kinds = ("thread",)
     if KERNEL in options.planes and "verbs" not in options.rnic:
         parser.error(f"{KERNEL} needs an RDMA device: --rnic=verbs")
     for scale in (scale_of(provider, options) for provider in options.rnic):

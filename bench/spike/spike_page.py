@@ -76,9 +76,9 @@ def shown_kind(section):
 
 
 def tables(section):
-    """Header and rows of a provider's two tables."""
-    return ((BOOTSTRAP_HEADER, [bootstrap_cells(row) for row in section["one_at_a_time"]]),
-            (HEADER, [cells(row) for row in section["measured"]]))
+    """Header and rows of a provider's tables: the spike's, and that of workers added alone, if there were such."""
+    alone = [bootstrap_cells(row) for row in section["one_at_a_time"]]
+    return ((HEADER, [cells(row) for row in section["measured"]]), *([(BOOTSTRAP_HEADER, alone)] if alone else []))
 
 
 def side_by_side(sections):
@@ -96,7 +96,7 @@ def side_by_side(sections):
         for row in section["measured"]:
             key = row["control_plane"], row["worker_kind"]
             reach = row["to_plateau_s"]["p50"]
-            found[key] = (number(alone[key]), number(None if reach is None else reach * 1e3), number(row["spike_p99_us"]))
+            found[key] = (number(alone.get(key)), number(None if reach is None else reach * 1e3), number(row["spike_p99_us"]))
         columns.append(found)
     keys = dict.fromkeys(key for found in columns for key in found)
     return header, [[*key, *(cell for found in columns for cell in found.get(key, ("-", "-", "-")))] for key in keys]
@@ -127,19 +127,19 @@ def measured_html(section, folder):
             svg = plot(list(runs.values()), load, title)
             (folder / f"timeline-{provider}-{kind}{'-kills' if kills else ''}.svg").write_text(svg, "utf-8")
             figures.append(f"<figure>{svg}</figure>")
-    alone, spike = (html_table(header, rows) for header, rows in tables(section))
+    spike, *alone = (html_table(header, rows) for header, rows in tables(section))
+    source = "Clients of Redis sent the requests, over TCP. " if section.get("redis") else ""
     return f"""<h2>Measured on {provider}</h2>
 <p>Load rose from {load['base']:,g} to {load['peak']:,g} requests a second at second {load['start_s']:g}, for
-{load['length_s']:g} s. Workers here are of the kind <code>{shown_kind(section)}</code>.</p>
+{load['length_s']:g} s. {source}Workers here are of the kind <code>{shown_kind(section)}</code>.</p>
 {html_table(*in_short(section))}
 {''.join(figures)}
 <h3>The spike in detail</h3>
 {spike}
-<h3>Workers added one at a time, to a service that is not busy</h3>
-{alone}
+{''.join('<h3>Workers added one at a time, to a service that is not busy</h3>' + table for table in alone)}
 <p>Provider <code>{provider}</code>: {WHAT[provider]} {html.escape(where['cpu'])}, {where['cpus']} CPUs, Linux
-{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}. Arrivals are a Poisson process. A worker is given
-{load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing.
+{html.escape(where['kernel'])}, commit {html.escape(where['commit'])}. Arrivals are a Poisson process. A worker is {
+'taken to serve' if section.get("redis") else 'given'} {load['capacity']:,g} requests a second whatever its control plane, the autoscaler an SLO of {load['slo_us']:,} us of queueing.
 Latency counts from when a request was due.</p>"""
 
 

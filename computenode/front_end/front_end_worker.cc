@@ -203,16 +203,16 @@ kvs::Task<void> FrontEndWorker::RunCommands(ClientSocket& socket) {
     did_something_ = true;
     counts_.commands.fetch_add(conversation.commands() - commands, kOrder);
     counts_.errors.fetch_add(conversation.errors() - errors, kOrder);
+    if (!(socket.described == conversation.session())) {
+      socket.described = conversation.session();
+      front_end_.Describe(socket.id, "addr=" + socket.peer + " " + DescribeSession(socket.described));
+    }
     Send(socket);
     const bool more = conversation.state() == Conversation::State::kHasMore;
     if (!more || socket.unsent() > 0 || socket.broken || socket.moves) break;
     co_await context_.Yield();  // to other connections
   }
   context_.NoteReply();
-  if (!(socket.described == conversation.session())) {
-    socket.described = conversation.session();
-    front_end_.Describe(socket.id, "addr=" + socket.peer + " " + DescribeSession(socket.described));
-  }
   socket.runs = false;
   GoOn(socket);
 }

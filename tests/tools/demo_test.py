@@ -47,6 +47,13 @@ class DemoTest(unittest.TestCase):
                 return
         self.fail(f"no line matches {pattern!r}:\n{self.output}")
 
+    def test_the_spike_of_clients_of_redis(self):
+        self.start("--redis")
+        self.assertEqual(self.finish(), 0, self.output)
+        self.assertEqual(len(re.findall(r"^ +time +commands/s", self.output, re.MULTILINE)), 2, self.output)
+        self.assertRegex(self.output, r"workers added +[1-9]\d* +[1-9]")
+        self.check_nothing_left()
+
     def finish(self):
         rest, _ = self.demo.communicate(timeout=TIMEOUT_S)
         self.output += rest

@@ -30,6 +30,7 @@ STOP_TIMEOUT_S = 15
 EVENT_TIMEOUT_S = 30
 PR_SET_PDEATHSIG = 1
 LOAD_WORKERS = 2
+REDIS_CONNECTIONS = 64
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TTY = sys.stdout.isatty()
 
@@ -181,11 +182,12 @@ class Cluster:
 
     # ---- processes
 
-    def start(self, name, program, *arguments):
+    def start(self, name, program, *arguments, fabric=True):
         # An interrupt waits until the process is in the list, or clean_up() would not know of it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            process = Process(name, program, [*arguments, f"--fabric={self.fabric}", *self.provider_flags], self.folder)
+            flags = (f"--fabric={self.fabric}", *self.provider_flags) if fabric else ()
+            process = Process(name, program, [*arguments, *flags], self.folder)
             self.processes.append(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -293,6 +295,39 @@ class Cluster:
                           *arguments)
         self.event(node, "ready", 0, "did not become ready")
         return node
+
+    def start_redis_front_end(self, name, burst, *arguments):
+        """The same for clients of Redis, whose requests it does not know in advance. It ends when it is told to."""
+        node = self.start(name, "computenode", "--redis=127.0.0.1:0", f"--worker_capacity={burst.capacity}", "--autoscale",
+                          f"--max_workers={burst.max_workers}", f"--slo_us={burst.slo_us}", "--scale_in_after_s=0.5",
+                          *arguments)
+        node.address = self.event(node, "ready", 0, "did not become ready")[0]["redis"]
+        return node
+
+    def start_redis_clients(self, node, burst, records, requests_file, seed=1):
+        """Starts clients whose requests are the burst, and waits until it begins. Returns them, and the front end's time
+        then. They write what became of each request to requests_file, and end by themselves."""
+        clients = self.start(f"clients of {node.name}", ROOT / "bench/common/redis_clients.py", node.address,
+                             f"--records={records}", f"--connections={REDIS_CONNECTIONS}", f"--base={burst.base}",
+                             f"--peak={burst.peak}", f"--start={burst.start_s}", f"--length={burst.length_s}",
+                             f"--end={burst.end_s}", f"--seed={seed}", f"--output={requests_file}", fabric=False)
+        self.event(clients, "begin", 0, "did not begin")
+        mark = len(node.lines)
+        node.command("status")
+        return clients, self.event(node, "status", mark, "did not answer `status`")[0]["time_s"]
+
+    def stop_redis_front_end(self, node, clients, begin_s):
+        """The summary of both when the clients have ended, with times from begin_s on."""
+        said, _ = self.event(clients, "summary", 0, "did not end their work")
+        clients.popen.wait(READY_TIMEOUT_S)
+        node.command("quit")
+        summary, _ = self.event(node, "summary", 0, "did not end its work")
+        node.popen.wait(READY_TIMEOUT_S)
+        for worker in summary["workers"]:
+            for time_s in ("wanted_s", "ready_s", "ended_s"):
+                if worker[time_s] is not None:
+                    worker[time_s] -= begin_s
+        return {**summary, **said, "deaths": 0}
 
     def event(self, process, name, after, what):
         """The first JSON line of that event from line `after` on, and its index."""

@@ -116,6 +116,24 @@ class Demo(Cluster):
         self.screen.line(f"==> a load spike, workers connect by {PLANES[plane]}: {burst.base:,} requests a second become "
                          f"{burst.peak:,} for {burst.length_s:g} s")
         requests = self.folder / "requests"
+        if self.options.redis:
+            node = self.start_redis_front_end(f"front end ({plane})", burst, f"--control_plane={plane}")
+            clients, begin_s = self.start_redis_clients(node, burst, self.records // 10, requests)
+            self.screen.line(f"    {'time':>6}  {'commands/s':>10}  {'':{BAR_COLUMNS}}  {'workers':>7}")
+            after = len(node.lines)
+            while clients.popen.poll() is None:
+                time.sleep(LIVE_S)
+                node.command("status")
+                line, index = self.wait_line(node, lambda text: event_name(text) == "status", after,
+                                             "did not answer `status`", READY_TIMEOUT_S)
+                after = index + 1
+                status = json.loads(line)
+                self.screen.line(f"    {status['time_s'] - begin_s:4.1f} s  {status['commands_per_s']:10,.0f}  "
+                                 f"{bar(status['commands_per_s'], burst)}  {status['workers']:7}")
+            summary = self.stop_redis_front_end(node, clients, begin_s)
+            self.judge([node], [summary])
+            self.spikes[plane] = self.figures(summary, requests, node)
+            return
         node = self.start_front_end(f"front end ({plane})", burst, self.records, requests, f"--control_plane={plane}")
         self.screen.line(f"    {'time':>6}  {'requests/s':>10}  {'':{BAR_COLUMNS}}  {'p99 ms':>7}  {'workers':>7}")
         line, after = "", 0
@@ -196,9 +214,12 @@ class Demo(Cluster):
             self.run_spike(plane)
 
 
+def bar(rate, burst):
+    return f"{'#' * round(BAR_COLUMNS * min(rate / burst.peak, 1)):{BAR_COLUMNS}}"
+
+
 def live_row(status, burst):
-    bar = "#" * round(BAR_COLUMNS * min(status["replies_per_s"] / burst.peak, 1))
-    return (f"    {status['time_s']:4.1f} s  {status['replies_per_s']:10,.0f}  {bar:{BAR_COLUMNS}}  "
+    return (f"    {status['time_s']:4.1f} s  {status['replies_per_s']:10,.0f}  {bar(status['replies_per_s'], burst)}  "
             f"{status['p99_us'] / 1e3:7.2f}  {status['workers']:7}")
 
 
@@ -217,6 +238,7 @@ def main():
     parser = argparse.ArgumentParser(prog="tools/demo", description="A store on this machine; see tools/demo --help.")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--plant-mismatch", action="store_true")
+    parser.add_argument("--redis", action="store_true")
     options = parser.parse_args()
 
     screen = Screen()
