@@ -15,6 +15,9 @@ using nlohmann::ordered_json;
 constexpr int64_t kNsPerS = 1'000'000'000;
 constexpr int64_t kLookNs = 20'000'000;  // between looks at whether the job is done
 
+constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
+constexpr int kMostRetries = 8;
+
 double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
 // What connecting took: opening a device of its own, queues, and every memory node.
@@ -81,6 +84,33 @@ FleetView Load::View() const {
 void Load::PrintProblems() {
   if (job_ == nullptr) return;
   for (const std::string& problem : job_->TakeProblems()) Channel::Print({{"event", "problem"}, {"message", problem}});
+}
+
+void Load::ReplaceTheDead(int64_t now_ns) {
+  const uint32_t active = fleet_->active();
+  if (!failing_ && (active >= wanted_ || now_ns < replace_not_before_ns_)) return;
+  const std::vector<WorkerRecord> records = fleet_->Records();
+  const auto serves = [](const WorkerRecord& record) { return record.ended_ns == 0 && record.lanes_ns != 0; };
+  const bool none_serves = std::ranges::none_of(records, serves);
+  failing_ = failing_ && none_serves;
+  if (active >= wanted_ || now_ns < replace_not_before_ns_) return;
+  int in_vain = 0;
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->ended_ns == 0 || record->retired_ns != 0) continue;
+    if (record->lanes_ns != 0) break;
+    ++in_vain;
+  }
+  if (in_vain > 0) {
+    failing_ = true;
+    Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + fleet_->FirstError().ToString()}});
+    if (in_vain > kMostRetries && none_serves) {
+      gave_up_ = true;
+      return;
+    }
+    replace_not_before_ns_ = now_ns + (kFirstRetryNs << std::min(in_vain, kMostRetries));
+  }
+  replaced_ += wanted_ - active;
+  SetWorkers(wanted_, "replaced");
 }
 
 void Load::AddStarts(const FleetView& view, ordered_json* json) const {

@@ -64,7 +64,9 @@ class Load {
   // Called after the last worker has ended. `end`: as the summary has it. Returns whether all went well.
   virtual bool AddSummary(const std::string& end, nlohmann::ordered_json* json) = 0;
   // Returns why the load is not able to serve, besides what the fleet shows; empty: nothing.
-  virtual std::string trouble() const { return {}; }
+  std::string trouble() const {
+    return failing_ ? "workers cannot start: " + fleet_->FirstError().ToString() : std::string();
+  }
   // Releases `lock`, which is held, before anything that takes long. `view`: of now.
   virtual void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) = 0;
 
@@ -78,11 +80,17 @@ class Load {
   // Returns whether all first workers serve; or why one has ended.
   krcore::Result<bool> FirstWorkersServe();
 
+  // Starts workers in place of those that have ended without being asked to. One that could not even start is replaced
+  // after a growing delay, and gave_up_ is set after some.
+  void ReplaceTheDead(int64_t now_ns);
+
   // ---- for loads that an autoscaler follows
 
   // Begins, if options_.elastic asks for it. The first decision is due an interval after `from_ns`.
   void StartScaling(int64_t from_ns);
-  bool ScalingIsDue(int64_t now_ns) const { return scaler_ && now_ns >= decide_at_ns_; }
+  bool ScalingIsDue(int64_t now_ns) const {
+    return scaler_ && now_ns >= decide_at_ns_ && now_ns >= replace_not_before_ns_;
+  }
   // Returns what the next decision goes by, so far as it is known to the fleet.
   ScaleSample SampleFleet(int64_t now_ns) const;
   void Scale(const ScaleSample& sample);
@@ -96,11 +104,14 @@ class Load {
   std::unique_ptr<Fleet> fleet_;
   uint32_t wanted_ = 0;
   uint64_t replaced_ = 0;
+  bool gave_up_ = false;  // none serves, and none could start, several times in a row
   int64_t start_ns_;
 
  private:
   std::optional<Autoscaler> scaler_;
   int64_t decide_at_ns_ = 0;
+  int64_t replace_not_before_ns_ = 0;  // after one that could not start
+  bool failing_ = false;               // the last worker that was started could not start
 };
 
 class JobLoad final : public Load {

@@ -24,8 +24,11 @@ DEFINE_int32(
     "Workers kept in readiness, 0 to 512, or to 64 with --worker_kind=thread. They have started and opened the "
     "store, but have no connections yet. -1: --max_workers, but at most 16, with --autoscale; 4 without it; 0 "
     "with --worker_kind=exec");
-DEFINE_double(worker_capacity, 0, "Most requests per second that one worker takes, 0 to 1000000000. 0: no limit");
-DEFINE_bool(autoscale, false, "Add and retire workers as the load changes; needs --profile and --worker_capacity");
+DEFINE_double(worker_capacity, 0,
+              "Most requests per second that one worker takes, 0 to 1000000000. 0: no limit. With --redis it limits "
+              "nothing; it is what a worker can serve");
+DEFINE_bool(autoscale, false,
+            "Add and retire workers as the load changes; needs --worker_capacity, and --profile or --redis");
 DEFINE_bool(dry_run, false, "With --autoscale: report decisions, but do not carry them out");
 DEFINE_uint32(min_workers, 1, "With --autoscale: the fewest workers, 0 to 1024");
 DEFINE_uint32(max_workers, 16, "With --autoscale: the most workers, 1 to 1024");
@@ -197,6 +200,10 @@ Result<std::optional<ElasticOptions>> ElasticFromFlags() {
   elastic.policy.max_workers = FLAGS_max_workers;
   elastic.policy.max_step = FLAGS_max_step;
   elastic.policy.scale_in_step = FLAGS_max_step;
+  if (redis && FLAGS_min_workers == 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--min_workers=0: with --redis at least one worker looks after clients");
+  }
   elastic.policy.bootstrap_ns = static_cast<int64_t>(FLAGS_bootstrap_us * 1e3);
   elastic.policy.reaction_ns = elastic.interval_ns;
   elastic.policy.surge_factor = FLAGS_surge_factor;

@@ -18,10 +18,8 @@ namespace {
 using krcore::StatusCode;
 using nlohmann::ordered_json;
 
-constexpr int64_t kLookNs = 1'000'000;         // between looks for workers that have ended
-constexpr int64_t kLeadNs = 20'000'000;        // from when all first workers are ready to the first request
-constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
-constexpr int kMostRetries = 8;
+constexpr int64_t kLookNs = 1'000'000;   // between looks for workers that have ended
+constexpr int64_t kLeadNs = 20'000'000;  // from when all first workers are ready to the first request
 constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures", kGaveUp[] = "workers cannot start";
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
@@ -91,35 +89,6 @@ void QueueLoad::NoteDeath(const WorkerRecord& record) {
                   {"requests_taken_back", queue_->TakeBack(record.worker)}});
 }
 
-// This includes workers that ended without being asked to. One that could not even start is replaced after a growing
-// delay.
-void QueueLoad::ReplaceTheDead(int64_t now_ns) {
-  const uint32_t active = fleet_->active();
-  if (failing_) {
-    const auto serves = [](const WorkerRecord& record) { return record.ended_ns == 0 && record.lanes_ns != 0; };
-    failing_ = std::ranges::none_of(fleet_->Records(), serves);
-  }
-  if (active >= wanted_ || now_ns < replace_not_before_ns_) return;
-  int in_vain = 0;
-  const std::vector<WorkerRecord> records = fleet_->Records();
-  for (auto record = records.rbegin(); record != records.rend(); ++record) {
-    if (record->ended_ns == 0 || record->retired_ns != 0) continue;
-    if (record->lanes_ns != 0) break;
-    ++in_vain;
-  }
-  if (in_vain > 0) {
-    failing_ = true;
-    Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + fleet_->FirstError().ToString()}});
-    if (in_vain > kMostRetries) {
-      gave_up_ = true;
-      return;
-    }
-    replace_not_before_ns_ = now_ns + (kFirstRetryNs << in_vain);
-  }
-  replaced_ += wanted_ - active;
-  SetWorkers(wanted_, "replaced");
-}
-
 void QueueLoad::Decide(int64_t now_ns) {
   const RequestLoad load = queue_->Look(now_ns);
   ScaleSample sample = SampleFleet(now_ns);
@@ -133,10 +102,6 @@ void QueueLoad::Decide(int64_t now_ns) {
   window_load_ = load;
   window_from_ns_ = now_ns;
   Scale(sample);
-}
-
-std::string QueueLoad::trouble() const {
-  return failing_ ? "workers cannot start: " + fleet_->FirstError().ToString() : "";
 }
 
 // ---- what it tells

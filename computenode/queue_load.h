@@ -34,12 +34,10 @@ class QueueLoad final : public Load {
   void AddReady(nlohmann::ordered_json* json) const override;
   void AddStatus(nlohmann::ordered_json* json) override;
   bool AddSummary(const std::string& end, nlohmann::ordered_json* json) override;
-  std::string trouble() const override;
   void AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& view, metrics::Families* families) override;
 
  private:
   void NoteDeath(const WorkerRecord& record);
-  void ReplaceTheDead(int64_t now_ns);
   void Decide(int64_t now_ns);
   LoadCounts CountsOf(const std::vector<WorkerRecord>& workers) const;
   // Adds how long the requests from `begin` to `end` took that were replied to. Returns how many those were.
@@ -56,9 +54,6 @@ class QueueLoad final : public Load {
   RequestLoad window_load_;  // at the window's beginning
 
   uint64_t deaths_ = 0;
-  int64_t replace_not_before_ns_ = 0;
-  bool failing_ = false;  // the last worker that was started could not start
-  bool gave_up_ = false;  // so did all before it
 
   int64_t status_from_ns_ = 0;
   uint64_t status_replied_ = 0, status_due_ = 0;

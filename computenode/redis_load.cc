@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "computenode/channel.h"
 #include "computenode/queue_load.h"
 #include "ycsb/workload/counts.h"
 
@@ -37,12 +36,7 @@ int64_t RedisLoad::WakeNs(int64_t now_ns) const { return ScalingAtNs(now_ns + kL
 // known: how many there were, which workers were busy, and that nobody serves those who wait for a worker at all.
 void RedisLoad::Tend(int64_t now_ns) {
   fleet_->Look();
-  if (reported_error_.ok()) {
-    reported_error_ = fleet_->FirstError();
-    if (!reported_error_.ok()) {
-      Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + reported_error_.ToString()}});
-    }
-  }
+  ReplaceTheDead(now_ns);
   if (!ScalingIsDue(now_ns)) return;
   const FrontEndCounts counts = front_end_->Counts();
   const double window_s = Seconds(std::max<int64_t>(now_ns - window_from_ns_, 1));
@@ -56,10 +50,6 @@ void RedisLoad::Tend(int64_t now_ns) {
   window_counts_ = counts;
   window_from_ns_ = now_ns;
   Scale(sample);
-}
-
-const char* RedisLoad::End(int64_t, bool commanded) {
-  return fleet_->running() == 0 && !reported_error_.ok() && !commanded ? "no worker could start" : nullptr;
 }
 
 // ---- what it tells
@@ -98,7 +88,7 @@ bool RedisLoad::AddSummary(const std::string&, ordered_json* json) {
                 {"closed_as_slow", counts.slow}});
   (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
   AddStarts(View(), json);
-  return reported_error_.ok();
+  return !gave_up_;
 }
 
 void RedisLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView&, metrics::Families* families) {

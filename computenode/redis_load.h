@@ -26,7 +26,7 @@ class RedisLoad final : public Load {
   void Begin() override;
   int64_t WakeNs(int64_t now_ns) const override;
   void Tend(int64_t now_ns) override;
-  const char* End(int64_t now_ns, bool commanded) override;
+  const char* End(int64_t, bool) override { return gave_up_ ? "workers cannot start" : nullptr; }
   void Stop() override { front_end_->Stop(); }
   void AddReady(nlohmann::ordered_json* json) const override;
   void AddStatus(nlohmann::ordered_json* json) override;
@@ -35,7 +35,6 @@ class RedisLoad final : public Load {
 
  private:
   std::unique_ptr<redis::FrontEnd> front_end_;
-  Status reported_error_;
   int64_t window_from_ns_ = 0;  // between decisions of the autoscaler
   redis::FrontEndCounts window_counts_;
   int64_t status_from_ns_ = 0;

@@ -147,6 +147,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
   note(&WorkerTimes::client_ns, clock.NowNs());
   {
     const std::unique_ptr<WorkerJob> worker_job = job.StartWorker(context);
+    if (worker_job == nullptr) return {StatusCode::kUnavailable, "the process has no descriptor left for the worker"};
     for (uint32_t lane = 0; lane < context.lanes_; ++lane) client.Spawn(worker_job->Lane(context, lane));
     const int64_t lanes_ns = clock.NowNs();
     context.ready_ns_ = lanes_ns;
@@ -168,7 +169,7 @@ Status Serve(WorkerContext& context, kvs::Store& store, Job& job, const NoteTime
       const size_t completions = client.Poll();
       if (!reply_noted && context.first_reply_ns_ != 0) [[unlikely]]
         note_reply();
-      if (completions > 0 || resumes) {
+      if (completions > 0 || resumes || !context.yielded_.empty()) {
         idle_rounds = 0;
         continue;
       }

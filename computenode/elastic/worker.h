@@ -128,7 +128,8 @@ class WorkerJob {
 class Job {
  public:
   virtual ~Job() = default;
-  // Called on the new worker's thread; the WorkerJob dies there too, after its lanes.
+  // Called on the new worker's thread; the WorkerJob dies there too, after its lanes. Null: something is lacking, and
+  // the worker ends.
   virtual std::unique_ptr<WorkerJob> StartWorker(WorkerContext& context) = 0;
 };
 
@@ -141,8 +142,7 @@ struct LiveCounts {
   }
 };
 
-// Returns the options for a worker with this many lanes. It never has more operations in flight than lanes, so the
-// client need not queue.
+// Returns the options for a worker with this many lanes, which may have as many operations in flight.
 inline kvs::ClientOptions WorkerClient(uint32_t lanes) { return {.max_in_flight = lanes}; }
 
 // A part of a worker's life has ended.

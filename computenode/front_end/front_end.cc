@@ -5,7 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +39,8 @@ using krcore::Status;
 using krcore::StatusCode;
 
 constexpr std::chrono::milliseconds kPause(100);  // before descriptors are tried again, if none is left
-constexpr rlim_t kOtherDescriptors = 256;         // of the process, those of clients aside
+constexpr rlim_t kOtherDescriptors = 1024;        // of the process, those of clients aside: a worker has three
+constexpr int kKeepIdleS = 300;                   // a client's host that has gone without a word is noticed after that
 
 // Returns how many clients there can be, at most options.max_clients. Raises the limit of descriptors as far as it may.
 uint32_t MostClients(const FrontEndOptions& options) {
@@ -63,13 +64,15 @@ std::string PeerOf(int fd) {
   return (peer.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(peer.port());
 }
 
-// Returns whether somebody listens on a Unix socket.
-bool IsListenedOn(const asio::local::stream_protocol::endpoint& at) {
-  asio::io_context io;
-  asio::local::stream_protocol::socket socket(io);
-  error_code error;
-  socket.connect(at, error);
-  return error != asio::error::connection_refused;
+// Returns whether the path is a Unix socket that nobody listens on.
+bool IsLeftBehind(const asio::local::stream_protocol::endpoint& at) {
+  struct stat found {};
+  if (lstat(at.path().c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) return false;
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool refused =
+      fd >= 0 && connect(fd, at.data(), static_cast<socklen_t>(at.size())) != 0 && errno == ECONNREFUSED;
+  if (fd >= 0) close(fd);
+  return refused;
 }
 
 }  // namespace
@@ -79,9 +82,7 @@ bool IsListenedOn(const asio::local::stream_protocol::endpoint& at) {
 class FrontEnd::Listener {
  public:
   explicit Listener(FrontEnd& front_end) : front_end_(front_end) {}
-  ~Listener() {
-    if (!path_.empty()) unlink(path_.c_str());
-  }
+  ~Listener() { RemovePath(); }
 
   // Returns where it listens.
   Result<std::string> Listen(const FrontEndOptions& options) {
@@ -94,6 +95,7 @@ class FrontEnd::Listener {
       if (options.address.v6) acceptor_.set_option(asio::ip::v6_only(true));
       acceptor_.bind(at);
       acceptor_.listen();
+      acceptor_.non_blocking(true);
       metrics::Address address = options.address;
       tcp::endpoint bound;
       const auto local = acceptor_.local_endpoint();
@@ -120,6 +122,7 @@ class FrontEnd::Listener {
   void Stop() {
     asio::post(io_, [this] {
       error_code none;
+      RemovePath();  // first: when nobody listens on it, another program may make its own
       acceptor_.close(none);
       pause_.cancel();
       io_.stop();
@@ -132,7 +135,7 @@ class FrontEnd::Listener {
     acceptor_.open(at.protocol());
     error_code error;
     acceptor_.bind(at, error);
-    if (error == asio::error::address_in_use && !IsListenedOn(at)) {
+    if (error == asio::error::address_in_use && IsLeftBehind(at)) {
       unlink(path.c_str());
       acceptor_.bind(at);
     } else if (error) {
@@ -140,7 +143,12 @@ class FrontEnd::Listener {
     }
     path_ = path;
     acceptor_.listen();
+    acceptor_.non_blocking(true);
     return path;
+  }
+
+  void RemovePath() {
+    if (!path_.empty()) unlink(std::exchange(path_, {}).c_str());
   }
 
   void AwaitClient() {
@@ -171,6 +179,7 @@ class FrontEnd::Listener {
 
 FrontEnd::FrontEnd(const FrontEndOptions& options) : options_(options), max_clients_(MostClients(options)) {
   settings_.password = options.password;
+  settings_.clock = options.clock;
   settings_.info = [this] { return Info(); };
   settings_.client_list = [this] { return ListClients(); };
 }
@@ -178,7 +187,12 @@ FrontEnd::FrontEnd(const FrontEndOptions& options) : options_(options), max_clie
 Result<std::unique_ptr<FrontEnd>> FrontEnd::Listen(const FrontEndOptions& options) {
   std::unique_ptr<FrontEnd> front_end(new FrontEnd(options));
   krcore::HoldStandard();
-  front_end->listener_ = std::make_unique<Listener>(*front_end);
+  try {
+    front_end->listener_ = std::make_unique<Listener>(*front_end);
+  } catch (const boost::system::system_error& error) {
+    const Status status = Status::FromErrno(error.code().value(), "--redis");
+    return Status(StatusCode::kUnavailable, std::string(status.message()));
+  }
   Result<std::string> address = front_end->listener_->Listen(options);
   if (!address.ok()) return address.status();
   front_end->address_ = *std::move(address);
@@ -204,7 +218,11 @@ void FrontEnd::Stop() {
 }
 
 std::unique_ptr<computenode::WorkerJob> FrontEnd::StartWorker(computenode::WorkerContext& context) {
-  return std::make_unique<FrontEndWorker>(*this, context);
+  try {
+    return std::make_unique<FrontEndWorker>(*this, context);
+  } catch (const boost::system::system_error&) {  // of its event loop
+    return nullptr;
+  }
 }
 
 void FrontEnd::Accept(int fd, std::string peer) {
@@ -212,6 +230,7 @@ void FrontEnd::Accept(int fd, std::string peer) {
   const int yes = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIdleS, sizeof(kKeepIdleS));
   const std::lock_guard lock(mutex_);
   if (clients_.size() >= max_clients_) {
     ++counts_.refused;
@@ -223,17 +242,18 @@ void FrontEnd::Accept(int fd, std::string peer) {
   ++counts_.accepted;
   const uint64_t id = next_id_++;
   clients_.emplace(id, "addr=" + peer + " id=" + std::to_string(id));
-  Place(std::make_unique<ClientSocket>(fd, id, std::move(peer), settings_));
+  Place(std::make_unique<ClientSocket>(fd, id, std::move(peer), settings_), nullptr);
 }
 
 // ---- for workers
 
-void FrontEnd::Place(std::unique_ptr<ClientSocket> socket) {
+void FrontEnd::Place(std::unique_ptr<ClientSocket> socket, const FrontEndWorker* from) {
   FrontEndWorker* least = nullptr;
   for (FrontEndWorker* const worker : workers_) {
     if (!worker->leaves && (least == nullptr || worker->connections < least->connections)) least = worker;
   }
   if (least != nullptr) {
+    if (from != nullptr && least != from) ++counts_.moved;
     ++least->connections;
     least->Give(std::move(socket));
   } else if (stopped_) {
@@ -246,7 +266,7 @@ void FrontEnd::Place(std::unique_ptr<ClientSocket> socket) {
 void FrontEnd::Join(FrontEndWorker& worker) {
   const std::lock_guard lock(mutex_);
   workers_.push_back(&worker);
-  for (auto& socket : std::exchange(waiting_, {})) Place(std::move(socket));
+  for (auto& socket : std::exchange(waiting_, {})) Place(std::move(socket), nullptr);
   for (FrontEndWorker* const one : workers_) {
     if (one != &worker && !one->leaves) one->Ask();
   }
@@ -284,8 +304,7 @@ uint64_t FrontEnd::SurplusOf(const FrontEndWorker& worker) const {
 void FrontEnd::Move(std::unique_ptr<ClientSocket> socket, FrontEndWorker& from) {
   const std::lock_guard lock(mutex_);
   --from.connections;
-  ++counts_.moved;
-  Place(std::move(socket));
+  Place(std::move(socket), &from);
 }
 
 void FrontEnd::End(uint64_t id, FrontEndWorker& worker) {

@@ -10,6 +10,7 @@
 #ifndef COMPUTENODE_FRONT_END_FRONT_END_H_
 #define COMPUTENODE_FRONT_END_FRONT_END_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,7 +31,8 @@ struct FrontEndOptions {
   std::string path;      // of a Unix socket, in place of the address; empty: none
   std::string password;  // empty: none is asked for
   uint32_t max_clients = 10'000;
-  int64_t idle_ns = 0;  // a client that says nothing for so long is disconnected; 0: never
+  int64_t idle_ns = 0;             // a client that says nothing for so long is disconnected; 0: never
+  krcore::Clock* clock = nullptr;  // the store's, whose time of day commands go by; null: the host's
 };
 
 struct FrontEndCounts {
@@ -59,12 +61,14 @@ class FrontEnd final : public computenode::Job {
   // After the workers.
   ~FrontEnd() override;
 
-  // From now on nobody is accepted, and the connection of a worker that ends is closed instead of handed on.
+  // From now on nobody is accepted, and the connections of a worker that ends are closed instead of handed on, once the
+  // replies that they have are sent.
   void Stop();
   // Where it listens, with the port that was chosen, or the path.
   const std::string& address() const { return address_; }
   FrontEndCounts Counts() const;
 
+  // Null: the process has no descriptor left.
   std::unique_ptr<computenode::WorkerJob> StartWorker(computenode::WorkerContext& context) override;
 
  private:
@@ -94,8 +98,8 @@ class FrontEnd final : public computenode::Job {
   // What CLIENT LIST says of a connection.
   void Describe(uint64_t id, std::string text);
 
-  // Requires mutex_.
-  void Place(std::unique_ptr<ClientSocket> socket);
+  // Requires mutex_. `from`: the worker that it comes from; null: none.
+  void Place(std::unique_ptr<ClientSocket> socket, const FrontEndWorker* from);
   std::string ListClients() const;
   std::string Info() const;
 
@@ -106,8 +110,9 @@ class FrontEnd final : public computenode::Job {
   std::unique_ptr<Listener> listener_;
   std::thread thread_;
 
+  std::atomic<bool> stopped_{false};
+
   mutable std::mutex mutex_;
-  bool stopped_ = false;
   uint64_t next_id_ = 1;
   std::vector<FrontEndWorker*> workers_;  // all that have not ended
   std::vector<std::unique_ptr<ClientSocket>> waiting_;

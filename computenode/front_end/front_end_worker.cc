@@ -22,9 +22,10 @@ using computenode::WorkerContext;
 
 constexpr auto kOrder = std::memory_order_relaxed;
 constexpr std::chrono::seconds kSweep(1);
-constexpr int64_t kSlowNs = 60'000'000'000;     // for a client to take some of its replies
-constexpr int64_t kLingerNs = 2'000'000'000;    // for a client to hang up after its last reply
-constexpr size_t kKeptBytes = size_t{1} << 20;  // what a connection may keep allocated for replies
+constexpr int kHandlersPerRound = 16;            // then the store has its turn
+constexpr int64_t kSlowNs = 60'000'000'000;      // for a client to take some of its replies
+constexpr int64_t kLingerNs = 2'000'000'000;     // for a client to hang up after its last reply
+constexpr size_t kKeptBytes = size_t{64} << 10;  // what a connection may keep allocated for replies
 
 // Opens a socket of the protocol's kind over a descriptor.
 stream_protocol ProtocolOf(int fd) {
@@ -65,7 +66,9 @@ int64_t FrontEndWorker::OnRound(WorkerContext& context) {
   const int64_t now_ns = context.clock().NowNs();
   if (did_something_) counts_.busy_ns.fetch_add(static_cast<uint64_t>(now_ns - round_ns_), kOrder);
   round_ns_ = now_ns;
-  did_something_ = io_.poll() > 0;
+  did_something_ = false;
+  for (int handlers = 0; handlers < kHandlersPerRound && io_.poll_one() > 0; ++handlers) {
+  }
   if (!context.retiring()) return kNever;
   if (!retires_) {
     retires_ = true;
@@ -77,12 +80,18 @@ int64_t FrontEndWorker::OnRound(WorkerContext& context) {
 }
 
 void FrontEndWorker::Sleep(krcore::Clock& clock, int64_t until_ns) {
-  if (io_.run_one_for(std::chrono::nanoseconds(std::max<int64_t>(until_ns - clock.NowNs(), 0))) == 0) {
-    round_ns_ = clock.NowNs();
-    return;
-  }
-  did_something_ = true;
-  round_ns_ = clock.NowNs();
+  sleeps_ = true;
+  // A timer ends on time; run_one_for would sleep for whole milliseconds.
+  wake_.expires_after(std::chrono::nanoseconds(std::max<int64_t>(until_ns - clock.NowNs(), 0)));
+  wake_.async_wait([](const Error&) {});
+  io_.run_one();
+  wake_.cancel();
+  WakeUp();
+}
+
+void FrontEndWorker::WakeUp() {
+  if (sleeps_) round_ns_ = context_.clock().NowNs();
+  sleeps_ = false;
 }
 
 // ---- connections come and go
@@ -93,7 +102,10 @@ void FrontEndWorker::Give(std::unique_ptr<ClientSocket> socket) {
 
 void FrontEndWorker::Ask() {
   asio::post(io_, [this] {
-    const uint64_t connections = front_end_.SurplusOf(*this);
+    uint64_t connections = front_end_.SurplusOf(*this);
+    for (const auto& [id, socket] : sockets_) {
+      if (socket->moves && connections > 0) --connections;
+    }
     std::vector<ClientSocket*> asked;
     for (const auto& [id, socket] : sockets_) {
       if (asked.size() == connections) break;
@@ -160,7 +172,7 @@ void FrontEndWorker::Sweep() {
     if (socket->lingers) {
       if (silent_ns > kLingerNs) silent.push_back(socket.get());
     } else if (socket->unsent() > 0) {
-      if (silent_ns <= kSlowNs) continue;
+      if (silent_ns <= (front_end_.stopped_ ? kLingerNs : kSlowNs)) continue;
       counts_.slow.fetch_add(1, kOrder);
       silent.push_back(socket.get());
     } else if (front_end_.options_.idle_ns > 0 && silent_ns > front_end_.options_.idle_ns) {
@@ -184,7 +196,8 @@ void FrontEndWorker::AwaitSweep() {
 
 void FrontEndWorker::GoOn(ClientSocket& socket) {
   if (socket.broken) return Close(socket);
-  if (socket.moves) return Move(socket);
+  // At the end of the front end nobody else will send what is left.
+  if (socket.moves && (socket.unsent() == 0 || !front_end_.stopped_)) return Move(socket);
   if (socket.unsent() > 0) return AwaitWritable(socket);
   switch (socket.conversation.state()) {
     case Conversation::State::kNeedsInput: return AwaitReadable(socket);
@@ -227,6 +240,8 @@ void FrontEndWorker::AwaitReadable(ClientSocket& socket) {
 }
 
 void FrontEndWorker::Receive(ClientSocket& socket) {
+  WakeUp();
+  did_something_ = true;
   Error error;
   const size_t length = socket.socket->read_some(asio::buffer(received_), error);
   if (error == asio::error::would_block) return AwaitReadable(socket);

@@ -84,6 +84,8 @@ class FrontEndWorker final : public computenode::WorkerJob {
   void Linger(ClientSocket& socket);
   void Move(ClientSocket& socket);
   void Close(ClientSocket& socket);
+  // The round begins now, if the worker has slept.
+  void WakeUp();
   // Ends those that have been silent for too long.
   void Sweep();
   void AwaitSweep();
@@ -95,13 +97,14 @@ class FrontEndWorker final : public computenode::WorkerJob {
   boost::asio::io_context io_{1};
   const boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_ =
       boost::asio::make_work_guard(io_);
-  boost::asio::steady_timer sweep_{io_};
+  boost::asio::steady_timer sweep_{io_}, wake_{io_};
   std::unordered_map<uint64_t, std::unique_ptr<ClientSocket>> sockets_;
   uint64_t waits_ = 0;
   bool retires_ = false;
   std::coroutine_handle<> lane_{};  // waits until the worker has nothing left
   int64_t round_ns_ = 0;            // when the last round began
   bool did_something_ = false;      // in it
+  bool sleeps_ = false;
   Counts counts_;
   std::array<char, size_t{64} << 10> received_;
 };

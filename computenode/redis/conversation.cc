@@ -12,7 +12,8 @@ void Conversation::Append(std::string_view bytes) {
 }
 
 kvs::Task<void> Conversation::Run(kvs::Client& client) {
-  while (state_ == State::kHasMore && out_.size() < settings_.output_bytes) {
+  const uint64_t last = commands_ + kCommandsPerRun;
+  while (state_ == State::kHasMore && out_.size() < settings_.output_bytes && commands_ < last) {
     const size_t begin = out_.size();
     Reply reply(out_, session_.protocol);
     switch (parser_.Next(session_.trusted)) {

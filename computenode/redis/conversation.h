@@ -36,6 +36,8 @@ class Conversation {
     kOver,        // send out(), then close the connection: QUIT, a protocol error, or an unknown outcome
   };
 
+  static constexpr int kCommandsPerRun = 16;
+
   // `settings` is borrowed. `id` is the connection's, for CLIENT ID.
   Conversation(const Settings& settings, uint64_t id);
   Conversation(const Conversation&) = delete;
@@ -44,7 +46,8 @@ class Conversation {
   // Does nothing when the conversation is over. Append in pieces of moderate length, and only when the state is
   // kNeedsInput: so what the conversation holds is limited by Settings::limits.
   void Append(std::string_view bytes);
-  // Executes what was received, until nothing is left or out() has Settings::output_bytes.
+  // Executes what was received: until nothing is left, at most kCommandsPerRun commands, and while out() is shorter
+  // than Settings::output_bytes.
   kvs::Task<void> Run(kvs::Client& client);
   State state() const { return state_; }
   // What is to be sent. The caller removes what it has sent, or takes the whole string.

@@ -149,9 +149,11 @@ TEST_F(Commands, ConnectionsSideBySideLoseNothing) {
   for (uint64_t id = 0; id < 32; ++id) {
     conversations.push_back(std::make_unique<redis::Conversation>(server_.settings(), id));
     for (int i = 0; i < 50; ++i) conversations.back()->Append("INCR n\r\nAPPEND s x\r\n");
-    server_.client().Spawn(conversations.back()->Run(server_.client()));
   }
-  server_.client().Drain();
+  for (int commands = 0; commands <= 100; commands += redis::Conversation::kCommandsPerRun) {
+    for (const auto& conversation : conversations) server_.client().Spawn(conversation->Run(server_.client()));
+    server_.client().Drain();
+  }
   EXPECT_EQ(Ask("GET n"), "$4\r\n1600\r\n");
   EXPECT_EQ(Ask("STRLEN s"), ":1600\r\n");
   for (const std::unique_ptr<redis::Conversation>& conversation : conversations) {

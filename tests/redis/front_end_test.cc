@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <random>
 #include <set>
 #include <string>
@@ -69,7 +70,7 @@ class Served {
   ~Served() { front_end_->Stop(); }
 
   std::unique_ptr<Speaker> Dial() const { return SpeakOver(Connect(front_end_->address())); }
-  FrontEnd& front_end() { return *front_end_; }
+  FrontEnd& front_end() const { return *front_end_; }
   computenode::ElasticWorkers& workers() { return workers_; }
   // Waits until so many clients are there.
   void AwaitClients(uint64_t clients) const {
@@ -130,6 +131,12 @@ TEST_F(FrontEndTest, SaysWhyItCannotListen) {
   options.address = {.host = "127.0.0.1", .port = 0, .v6 = false};
   options.address.port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   EXPECT_EQ(FrontEnd::Listen(options).status(), krcore::StatusCode::kExists);
+  const auto folder = peers::PrivateFolder::Create().value();
+  const std::string file = folder->path() + "/file";
+  std::ofstream(file) << "precious";
+  EXPECT_EQ(FrontEnd::Listen({.path = file}).status(), krcore::StatusCode::kExists);
+  std::string kept;
+  EXPECT_TRUE(std::ifstream(file) >> kept && kept == "precious") << "only a socket is replaced";
   EXPECT_EQ(FrontEnd::Listen({.path = "/tmp/" + std::string(200, 'x')}).status(), krcore::StatusCode::kInvalidArgument);
   EXPECT_EQ(FrontEnd::Listen({.path = "/nowhere/socket"}).status(), krcore::StatusCode::kUnavailable);
 }
@@ -324,12 +331,48 @@ TEST_F(FrontEndTest, WhatWasNotSentYetMovesWithItsConnection) {
   ASSERT_EQ(send(slow, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
   pollfd readable{.fd = slow, .events = POLLIN, .revents = 0};
   ASSERT_EQ(poll(&readable, 1, -1), 1);
-  EXPECT_TRUE(served.workers().AddWorkers(1).ok());
   served.workers().RetireWorkers(1);
+  while (served.front_end().Counts().waiting < 2) std::this_thread::sleep_for(kShortly);
   EXPECT_TRUE(served.workers().AddWorkers(1).ok());
   shutdown(slow, SHUT_WR);
   const std::string value = "$8388608\r\n" + std::string(8 << 20, 'x') + "\r\n";
   EXPECT_TRUE(SpeakOver(slow)->AskLast("") == value + value + "$3\r\nend\r\n");
+}
+
+TEST_F(FrontEndTest, APipelineMovesInTheMiddle) {
+  Served served(*store_);
+  constexpr int kCommands = 20'000;
+  std::string requests, expected;
+  for (int i = 1; i <= kCommands; ++i) {
+    requests += Encode({"INCR", "counter"});
+    expected += ":" + std::to_string(i) + "\r\n";
+  }
+  std::atomic<bool> over{false};
+  std::string replies;
+  std::thread client([&, speaker = served.Dial()] {
+    replies = speaker->AskLast(requests);
+    over = true;
+  });
+  for (uint32_t i = 0; !over; ++i) {
+    EXPECT_TRUE(served.workers().SetWorkers(i % 2).ok());
+    std::this_thread::sleep_for(kShortly);
+  }
+  client.join();
+  EXPECT_TRUE(replies == expected) << replies.size() << " of " << expected.size() << " bytes";
+}
+
+TEST_F(FrontEndTest, RepliesThatWaitAreSentBeforeTheEnd) {
+  auto served = std::make_unique<Served>(*store_);
+  EXPECT_EQ(AskOne(*served->Dial(), {"SET", "large", std::string(8 << 20, 'x')}), "+OK\r\n");
+  const auto slow = served->Dial();
+  const uint64_t before = served->front_end().Counts().commands;
+  std::string reply;
+  std::thread ends([&] {
+    while (served->front_end().Counts().commands == before) std::this_thread::sleep_for(kShortly);
+    served.reset();
+  });
+  EXPECT_EQ(AskOne(*slow, {"GET", "large"}).size(), std::string("$8388608\r\n\r\n").size() + (8 << 20));
+  ends.join();
 }
 
 TEST_F(FrontEndTest, StopsWithClientsInTheMiddleOfEverything) {
@@ -348,6 +391,30 @@ TEST_F(FrontEndTest, StopsWithClientsInTheMiddleOfEverything) {
 }
 
 // ---- rubbish
+
+// What needs no store is answered as it is read, and there is always more of it.
+TEST_F(FrontEndTest, AClientThatFloodsItsWorkerHoldsUpNobody) {
+  const Served served(*store_);
+  for (const std::string& request : {std::string("\r\n"), std::string("PING\r\n")}) {
+    const int flooding = Connect(served.front_end().address());
+    std::atomic<bool> stop{false};
+    std::thread sender([&] {
+      std::string much;
+      while (much.size() < 100'000) much += request;
+      std::array<char, 65'536> replies{};
+      while (!stop) {
+        if (send(flooding, much.data(), much.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+          (void)!recv(flooding, replies.data(), replies.size(), MSG_DONTWAIT);
+        }
+      }
+    });
+    const auto other = served.Dial();
+    for (int i = 0; i < 200; ++i) EXPECT_EQ(AskOne(*other, {"SET", "key", std::to_string(i)}), "+OK\r\n");
+    stop = true;
+    sender.join();
+    close(flooding);
+  }
+}
 
 TEST_F(FrontEndTest, RubbishHarmsNobody) {
   Served served(*store_, {}, 2);
@@ -369,7 +436,8 @@ TEST_F(FrontEndTest, RubbishHarmsNobody) {
                                     {"DEL", "a", "c"},
                                     {"GETEX", "a", "PERSIST"},
                                     {"CLIENT", "SETNAME", "x"}};
-  std::mt19937 random(1);
+  // Other bytes in each repetition with --gtest_shuffle.
+  std::mt19937 random(static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed()));
   uint64_t connections = 0;
   for (; std::chrono::steady_clock::now() < end; ++connections) {
     std::string bytes;
@@ -402,69 +470,106 @@ TEST_F(FrontEndTest, RubbishHarmsNobody) {
 
 // ---- what clients of several front ends see
 
-TEST(FrontEnds, ClientsOfSeveralSeeOneLinearizableStore) {
-  using ::surgekv_test::OpKind;
-  using ::surgekv_test::OpResult;
-  using ::surgekv_test::RegisterOp;
-  constexpr int kClients = 6, kKeys = 3, kOperations = 1'500;
-  const surgekv_test::TestStore fabric({.fabric = "redis-front-ends-" + std::to_string(getpid())});
-  const auto one = surgekv_test::TestStore::Attach(fabric.fabric(), {}),
-             other = surgekv_test::TestStore::Attach(fabric.fabric(), {});
-  Served front_ends[2]{Served(*one), Served(*other)};
-  std::vector<std::vector<RegisterOp>> histories[kKeys];
-  for (auto& history : histories) history.resize(kClients);
-  std::atomic<uint32_t> next_value{1};
-  std::atomic<int> running{kClients};
-  const auto now_ns = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
-  std::vector<std::thread> clients;
-  for (size_t c = 0; c < kClients; ++c) {
-    clients.emplace_back([&, c, client = front_ends[c % 2].Dial()] {
-      std::mt19937 random(static_cast<uint32_t>(c));
-      for (int i = 0; i < kOperations; ++i) {
-        const size_t k = random() % kKeys;
-        const std::string key = "key" + std::to_string(k);
-        const uint32_t value = next_value++;
-        RegisterOp op{.start_ns = now_ns()};
-        std::string reply;
-        switch (random() % 6) {
-          case 0:
-            op.kind = OpKind::kPut, op.value = value;
-            reply = AskOne(*client, {"SET", key, std::to_string(value)});
-            EXPECT_EQ(reply, "+OK\r\n");
-            break;
-          case 1:
-            op.kind = OpKind::kInsert, op.value = value;
-            reply = AskOne(*client, {"SETNX", key, std::to_string(value)});
-            op.result = reply == ":1\r\n" ? OpResult::kOk : OpResult::kExists;
-            break;
-          case 2:
-            op.kind = OpKind::kUpdate, op.value = value;
-            reply = AskOne(*client, {"SET", key, std::to_string(value), "XX"});
-            op.result = reply == "+OK\r\n" ? OpResult::kOk : OpResult::kNotFound;
-            break;
-          case 3:
-            op.kind = OpKind::kDelete;
-            reply = AskOne(*client, {"DEL", key});
-            op.result = reply == ":1\r\n" ? OpResult::kOk : OpResult::kNotFound;
-            break;
-          case 4: {
-            op.kind = OpKind::kModify, op.value = value;
-            reply = AskOne(*client, {"SET", key, std::to_string(value), "GET"});
-            if (reply != "$-1\r\n") op.read = static_cast<uint32_t>(std::stoul(reply.substr(reply.find('\n') + 1)));
-            break;
-          }
-          default:
-            op.kind = OpKind::kGet;
-            reply = AskOne(*client, {"GET", key});
-            if (reply == "$-1\r\n") {
-              op.result = OpResult::kNotFound;
-            } else {
-              op.value = static_cast<uint32_t>(std::stoul(reply.substr(reply.find('\n') + 1)));
-            }
-        }
-        op.end_ns = now_ns();
-        histories[k][c].push_back(op);
+// A host's clock that is ahead of the others'.
+class ClockAhead final : public krcore::Clock {
+ public:
+  int64_t NowNs() override { return krcore::RealClock()->NowNs(); }
+  void Relax(uint32_t spins) override { krcore::RealClock()->Relax(spins); }
+  uint64_t UnixMs() override { return krcore::RealClock()->UnixMs() + 1'000; }
+};
+
+// One client, which does everything at random and notes it, by key.
+class Witness {
+ public:
+  using Op = surgekv_test::RegisterOp;
+  using Kind = surgekv_test::OpKind;
+  using Result = surgekv_test::OpResult;
+  static constexpr size_t kKeys = 4;
+
+  Witness(std::unique_ptr<Speaker> client, uint32_t seed, std::atomic<uint32_t>& next_value)
+      : client_(std::move(client)), random_(seed), next_value_(next_value) {}
+
+  void DoOne() {
+    const size_t k = random_() % kKeys;
+    const std::string key = "key" + std::to_string(k);
+    const uint32_t id = next_value_++;
+    const std::string value = std::to_string(id);
+    Op op{.start_ns = krcore::RealClock()->NowNs()};
+    switch (random_() % 10) {
+      case 0:
+        op.kind = Kind::kPut, op.value = id;
+        EXPECT_EQ(AskOne(*client_, {"SET", key, value}), "+OK\r\n");
+        break;
+      case 1: {  // it expires at any time: by somebody's clock it has expired already
+        op.kind = Kind::kPut, op.value = id;
+        EXPECT_EQ(AskOne(*client_, {"SET", key, value, "PX", std::to_string(1 + random_() % 1'100)}), "+OK\r\n");
+        histories[k].push_back(
+            {.start_ns = op.start_ns, .kind = Kind::kModify, .result = Result::kUnknown, .read = id});
+        break;
       }
+      case 2:
+        op.kind = Kind::kInsert, op.value = id;
+        op.result = AskOne(*client_, {"SET", key, value, "NX"}) == "+OK\r\n" ? Result::kOk : Result::kExists;
+        break;
+      case 3:
+        op.kind = Kind::kUpdate, op.value = id;
+        op.result = AskOne(*client_, {"SET", key, value, "XX"}) == "+OK\r\n" ? Result::kOk : Result::kNotFound;
+        break;
+      case 4:
+        op.kind = Kind::kDelete;
+        op.result = AskOne(*client_, {"DEL", key}) == ":1\r\n" ? Result::kOk : Result::kNotFound;
+        break;
+      case 5:
+        op.kind = Kind::kModify, op.value = id;
+        op.read = Number(AskOne(*client_, {"GETSET", key, value}));
+        break;
+      case 6:
+        op.kind = Kind::kModify, op.value = id, op.read = seen_[k];
+        if (AskOne(*client_, {"SET", key, value, "IFEQ", std::to_string(seen_[k])}) != "+OK\r\n") return;
+        break;
+      case 7: counts.push_back(Number(AskOne(*client_, {"INCR", "counter"}))); return;
+      default:
+        op.value = Number(AskOne(*client_, {"GET", key}));
+        op.result = op.value == surgekv_test::kAbsent ? Result::kNotFound : Result::kOk;
+        seen_[k] = op.value;
+    }
+    op.end_ns = krcore::RealClock()->NowNs();
+    histories[k].push_back(op);
+  }
+
+  std::vector<Op> histories[kKeys];
+  std::vector<uint32_t> counts;  // what its INCRs returned
+
+ private:
+  // The number that a reply has; absent: 0.
+  static uint32_t Number(const std::string& reply) {
+    if (reply == "$-1\r\n") return surgekv_test::kAbsent;
+    const size_t begin = reply.front() == ':' ? 1 : reply.find('\n') + 1;
+    return static_cast<uint32_t>(std::stoul(reply.substr(begin)));
+  }
+
+  const std::unique_ptr<Speaker> client_;
+  std::mt19937 random_;
+  std::atomic<uint32_t>& next_value_;
+  uint32_t seen_[kKeys] = {};
+};
+
+TEST(FrontEnds, ClientsOfSeveralSeeOneLinearizableStoreThoughTheirClocksDiffer) {
+  constexpr uint32_t kClients = 6;
+  constexpr int kOperations = 2'000;
+  const surgekv_test::TestStore fabric({.fabric = "redis-front-ends-" + std::to_string(getpid())});
+  ClockAhead ahead;
+  const auto one = surgekv_test::TestStore::Attach(fabric.fabric(), {});
+  const auto other = surgekv_test::TestStore::Attach(fabric.fabric(), {.clock = &ahead});
+  Served front_ends[2]{Served(*one), Served(*other, {.clock = &ahead})};
+  std::atomic<uint32_t> next_value{1};
+  std::atomic<uint32_t> running{kClients};
+  std::vector<std::unique_ptr<Witness>> witnesses;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kClients; ++i) {
+    witnesses.push_back(std::make_unique<Witness>(front_ends[i % 2].Dial(), i, next_value));
+    threads.emplace_back([&, witness = witnesses.back().get()] {
+      for (int done = 0; done < kOperations; ++done) witness->DoOne();
       --running;
     });
   }
@@ -473,13 +578,23 @@ TEST(FrontEnds, ClientsOfSeveralSeeOneLinearizableStore) {
     EXPECT_TRUE(front_ends[random() % 2].workers().SetWorkers(1 + random() % 3).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  for (std::thread& client : clients) client.join();
-  for (const auto& by_client : histories) {
-    std::vector<RegisterOp> history;
-    for (const auto& part : by_client) history.insert(history.end(), part.begin(), part.end());
-    EXPECT_EQ(CheckLinearizable(history), surgekv_test::Verdict::kLinearizable);
+  for (std::thread& thread : threads) thread.join();
+  std::set<uint32_t> counts;
+  size_t counted = 0;
+  for (const auto& witness : witnesses) {
+    counted += witness->counts.size();
+    counts.insert(witness->counts.begin(), witness->counts.end());
   }
-  EXPECT_GT(front_ends[0].front_end().Counts().moved + front_ends[1].front_end().Counts().moved, 10u);
+  EXPECT_EQ(counts.size(), counted) << "each INCR returns another number";
+  EXPECT_EQ(*counts.rbegin(), counted);
+  for (size_t k = 0; k < Witness::kKeys; ++k) {
+    std::vector<Witness::Op> history;
+    for (const auto& witness : witnesses) {
+      history.insert(history.end(), witness->histories[k].begin(), witness->histories[k].end());
+    }
+    EXPECT_EQ(CheckLinearizable(history), surgekv_test::Verdict::kLinearizable) << "key" << k;
+  }
+  EXPECT_GT(front_ends[0].front_end().Counts().moved + front_ends[1].front_end().Counts().moved, 5u);
 }
 
 }  // namespace

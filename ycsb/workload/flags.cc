@@ -9,7 +9,8 @@
 DEFINE_uint32(workers, 1,
               "Workers, each with its own client of the store, 1 to 1024. computenode starts with so many; 0 waits for "
               "`workers N` on stdin. Default: the property threadcount if it is set, else 1");
-DEFINE_uint32(in_flight, 16, "Operations that each worker keeps in flight, 1 to 4096");
+DEFINE_uint32(in_flight, 16,
+              "Operations that each worker keeps in flight, 1 to 4096. Default with computenode --redis: 64");
 DEFINE_double(
     target, 0,
     "Operations per second of all workers together, 0 to 1000000000. Latency then counts from when an operation "
