@@ -15,7 +15,7 @@ import unittest
 import redis
 
 from fabric_case import FabricCase
-from program import PATIENCE_S, ROOT, metrics_address, wait_for
+from program import BIN, PATIENCE_S, ROOT, metrics_address, wait_for
 
 
 class RedisTest(FabricCase):
@@ -144,6 +144,21 @@ class RedisTest(FabricCase):
         manual.command("workers 2")
         asked.join()
         self.assertEqual(answers, [b"value"])
+
+    def test_a_backup_has_the_times_at_which_values_expire(self):
+        client = self.connect(self.start_front_end())
+        client.set("lasting", "value")
+        client.set("expiring", "value", ex=1000)
+        client.set("expired", "value", px=1)
+        time_ms = client.execute_command("PEXPIRETIME", "expiring")
+        self.surge_does("backup", f"--out={self.folder / 'backup'}")
+        client.flushall()
+        self.surge_does("restore", f"--in={self.folder / 'backup'}")
+        self.assertEqual(client.mget("lasting", "expiring", "expired"), [b"value", b"value", None])
+        self.assertEqual((client.ttl("lasting"), client.execute_command("PEXPIRETIME", "expiring")), (-1, time_ms))
+
+    def surge_does(self, command, file):
+        self.command(BIN / "surge", command, f"--fabric={self.fabric}", file)
 
     def test_a_front_end_is_killed_and_the_clients_of_others_notice_nothing(self):
         front_ends = [self.start_front_end("--workers=2") for _ in range(2)]
