@@ -57,8 +57,8 @@ DEFINE_int32(worker_slot, -1, "Internal, set by --worker_kind=exec: this worker'
 DEFINE_bool(json_status, false, "Print a status line on stdout every second");
 DEFINE_string(
     redis, "",
-    "Serve clients of Redis at HOST:PORT (port 0: any free one), or at the Unix socket of this path, in place "
-    "of a workload. Workers are threads; see docs/operating.md");
+    "Serve clients of Redis in place of a workload, at HOST:PORT (port 0: any free one) or, if there is a / in "
+    "it, at a Unix socket of this path. Workers are threads; see docs/operating.md");
 DEFINE_string(redis_password_file, "",
               "With --redis: file whose first line clients must give as their password. Without it, HOST must be a "
               "loopback address. Default: none");
@@ -133,7 +133,7 @@ Result<std::optional<redis::FrontEndOptions>> RedisFromFlags(const cli::CommandL
     options.path = FLAGS_redis;
     return std::optional(options);
   }
-  auto address = metrics::ParseAddress(FLAGS_redis, "--redis");
+  auto address = cli::ParseAddress(FLAGS_redis, "--redis");
   if (!address.ok()) return address.status();
   options.address = *std::move(address);
   const bool loopback = options.address.v6 ? options.address.host == "::1" : options.address.host.starts_with("127.");

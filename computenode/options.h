@@ -41,7 +41,7 @@ struct Options {
   uint32_t in_flight = 16;
   double duration_s = 0;  // 0: no limit
   bool json_status = false;
-  std::optional<metrics::Address> metrics;      // nothing: off
+  std::optional<cli::Address> metrics;          // nothing: off
   std::optional<ElasticOptions> elastic;        // nothing: the closed loop, or an open one of threads alone
   std::optional<redis::FrontEndOptions> redis;  // clients of Redis are the load; workers are threads
   std::vector<std::string> warnings;

@@ -65,7 +65,7 @@ void NodeMetrics::NoteName(const Status& status) {
   name_ = status;
 }
 
-void NodeMetrics::set_address(const metrics::Address& address) {
+void NodeMetrics::set_address(const cli::Address& address) {
   const std::lock_guard lock(mutex_);
   said_.set_metrics(address);
 }

@@ -40,7 +40,7 @@ class NodeMetrics final : public metrics::Source {
   // Records whether the fabric is found by its name, as krcore::Node::CheckName has it.
   void NoteName(const krcore::Status& status);
   // Sets the address at which the node is reached, if it has one.
-  void set_address(const metrics::Address& address);
+  void set_address(const cli::Address& address);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Trouble() const override;

@@ -29,7 +29,7 @@ struct Options {
   uint64_t copy_bytes_per_s = 0;  // as kvs::ReplicaKeeperOptions
   RcAcceptorMode rc_acceptor = RcAcceptorMode::kSleep;
   int64_t wait_ms = 0;                       // for the metadata server and the store's home to appear
-  std::optional<metrics::Address> metrics;   // nothing: off
+  std::optional<cli::Address> metrics;       // nothing: off
   bool clean = false;                        // remove leftovers instead of serving
   krcore::NodeId drain = krcore::kNoNode;    // empty this memory node instead of serving
   krcore::NodeId undrain = krcore::kNoNode;  // ... or take it back into use

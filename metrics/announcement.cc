@@ -52,8 +52,8 @@ const char* StateName(State state) {
   return "unknown";
 }
 
-void Announcement::set_metrics(const Address& listening) {
-  const Address where = ReachableAddress(listening);
+void Announcement::set_metrics(const cli::Address& listening) {
+  const cli::Address where = ReachableAddress(listening);
   port = where.port;
   if (where.v6) {
     inet_pton(AF_INET6, where.host.c_str(), address.data());
@@ -68,7 +68,7 @@ std::string Announcement::metrics() const {
   const bool v6 = !std::equal(kMappedV4.begin(), kMappedV4.end(), address.begin());
   std::array<char, INET6_ADDRSTRLEN> host{};
   inet_ntop(v6 ? AF_INET6 : AF_INET, v6 ? address.data() : address.data() + kMappedV4.size(), host.data(), host.size());
-  return Address{host.data(), port, v6}.ToString();
+  return cli::Address{host.data(), port, v6}.ToString();
 }
 
 int64_t UnixNowNs() {

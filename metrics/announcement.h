@@ -47,7 +47,7 @@ struct Announcement {
   uint64_t operations = 0;            // of the store, done by its workers so far
   int64_t updated_ns = 0;             // since 1970
 
-  void set_metrics(const Address& listening);  // says where others reach it
+  void set_metrics(const cli::Address& listening);  // says where others reach it
   // Returns "HOST:PORT", or empty.
   std::string metrics() const;
 };

@@ -10,14 +10,12 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <list>
 #include <optional>
@@ -126,36 +124,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 }  // namespace
 
-std::string Address::ToString() const { return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port); }
-
-Result<Address> ParseAddress(const std::string& text, const std::string& flag) {
-  const auto mistake = [&](const std::string& what) {
-    return Status(StatusCode::kInvalidArgument, flag + "=" + text + ": " + what);
-  };
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return mistake("expected HOST:PORT, for example 127.0.0.1:9464");
-  Address address;
-  address.host = text.substr(0, colon);
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, address.port);
-  if (error != std::errc() || stop != end || colon + 1 == text.size()) {
-    return mistake("the port must be 0 to 65535 (0: any free port)");
-  }
-  if (address.host == "localhost") address.host = "127.0.0.1";
-  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-    address.v6 = true;
-  }
-  std::array<unsigned char, sizeof(in6_addr)> bytes{};
-  if (inet_pton(address.v6 ? AF_INET6 : AF_INET, address.host.c_str(), bytes.data()) != 1) {
-    return mistake("the host must be localhost or an IP address of this machine, with brackets around an IPv6 address");
-  }
-  return address;
-}
-
-Address ReachableAddress(const Address& listening) {
+cli::Address ReachableAddress(const cli::Address& listening) {
   if (listening.host != "0.0.0.0" && listening.host != "::") return listening;
-  Address reachable = listening;
+  cli::Address reachable = listening;
   reachable.host = listening.v6 ? "::1" : "127.0.0.1";
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return reachable;
@@ -186,26 +157,18 @@ class Exporter::Server {
     if (spare_ >= 0) close(spare_);
   }
 
-  // Returns the port, or the reason for the failure.
-  Result<uint16_t> Listen(const Address& address) {
-    const std::string flag = "--metrics=" + address.ToString();
-    try {
-      const tcp::endpoint at(asio::ip::make_address(address.host), address.port);
-      acceptor_.open(at.protocol());
-      acceptor_.set_option(tcp::acceptor::reuse_address(true));
-      if (address.v6) acceptor_.set_option(asio::ip::v6_only(true));
-      acceptor_.bind(at);
-      acceptor_.listen();
-      KeepSpare();
-      if (spare_ < 0) throw boost::system::system_error(errno, boost::system::system_category());
-      Accept();
-      return acceptor_.local_endpoint().port();
-    } catch (const boost::system::system_error& error) {
-      const int errnum = error.code().value();
-      if (errnum == EADDRINUSE) return Status(StatusCode::kExists, flag + ": the address is in use by another program");
-      const Status status = Status::FromErrno(errnum, flag + ": cannot listen");
-      return Status(StatusCode::kUnavailable, std::string(status.message()));
-    }
+  // Sets the port that was chosen.
+  Status Listen(cli::Address* address) {
+    const Result<int> fd = cli::ListenAt(address, "--metrics");
+    if (!fd.ok()) return fd.status();
+    error_code error;
+    acceptor_.assign(address->v6 ? tcp::v6() : tcp::v4(), *fd, error);
+    if (error) close(*fd);
+    if (!error) KeepSpare();
+    if (error || spare_ < 0)
+      return cli::ListenFailed(error ? error.value() : errno, "--metrics=" + address->ToString());
+    Accept();
+    return {};
   }
 
   void Run() { io_.run(); }
@@ -290,7 +253,7 @@ class Exporter::Server {
   int spare_ = -1;
 };
 
-Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const Source& source) {
+Result<std::unique_ptr<Exporter>> Exporter::Start(const cli::Address& address, const Source& source) {
   std::unique_ptr<Exporter> exporter(new Exporter(address));
   krcore::HoldStandard();
   try {
@@ -299,16 +262,14 @@ Result<std::unique_ptr<Exporter>> Exporter::Start(const Address& address, const 
     const Status status = Status::FromErrno(error.code().value(), "--metrics");
     return Status(StatusCode::kUnavailable, std::string(status.message()));
   }
-  const Result<uint16_t> port = exporter->server_->Listen(address);
-  if (!port.ok()) return port.status();
-  exporter->address_.port = *port;
+  if (const Status status = exporter->server_->Listen(&exporter->address_); !status.ok()) return status;
   auto thread = krcore::StartServiceThread("metrics", [server = exporter->server_.get()] { server->Run(); });
   if (!thread.ok()) return Status(thread.status().code(), "--metrics: " + std::string(thread.status().message()));
   exporter->thread_ = *std::move(thread);
   return exporter;
 }
 
-Exporter::Exporter(Address address) : address_(std::move(address)) {}
+Exporter::Exporter(cli::Address address) : address_(std::move(address)) {}
 
 Exporter::~Exporter() {
   if (!thread_.joinable()) return;

@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "cli/address.h"
 #include "krcore/status.h"
 
 namespace metrics {
@@ -28,43 +29,32 @@ class Source : public prometheus::Collectable {
   virtual std::string Remark() const { return ""; }
 };
 
-// "HOST:PORT" as --metrics and --redis have it: an IPv4 address, an IPv6 one in brackets, or localhost; port 0: any
-// free one.
-struct Address {
-  std::string host;  // as inet_pton reads it
-  uint16_t port = 0;
-  bool v6 = false;
-
-  std::string ToString() const;
-};
-// kInvalidArgument: a message for the user. `flag`: what the text was given as.
-krcore::Result<Address> ParseAddress(const std::string& text, const std::string& flag = "--metrics");
 // Returns where others reach a program that listens there. If `listening` means all addresses (0.0.0.0, ::), that is
 // the first address of this host that is not a loopback one, if there is one.
-Address ReachableAddress(const Address& listening);
+cli::Address ReachableAddress(const cli::Address& listening);
 
 // Returns the address from the flag --metrics; nothing: no metrics are wanted. kInvalidArgument: a message for the
 // user. A program that calls it has the flag (flag.cc).
-krcore::Result<std::optional<Address>> AddressFromFlag();
+krcore::Result<std::optional<cli::Address>> AddressFromFlag();
 
 class Exporter {
  public:
   // `source` must outlive it. kExists: the address is in use. kUnavailable: another failure to listen,
   // or the system has no thread or descriptor left; the message names the limit.
-  static krcore::Result<std::unique_ptr<Exporter>> Start(const Address& address, const Source& source);
+  static krcore::Result<std::unique_ptr<Exporter>> Start(const cli::Address& address, const Source& source);
   // Answers the clients that have asked, and ends within two seconds whatever clients do.
   ~Exporter();
   Exporter(const Exporter&) = delete;
   Exporter& operator=(const Exporter&) = delete;
 
   // Returns where it listens, with the port that was chosen.
-  const Address& address() const { return address_; }
+  const cli::Address& address() const { return address_; }
 
  private:
   class Server;
-  explicit Exporter(Address address);
+  explicit Exporter(cli::Address address);
 
-  Address address_;
+  cli::Address address_;
   std::unique_ptr<Server> server_;
   std::thread thread_;
 };

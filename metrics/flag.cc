@@ -8,11 +8,11 @@ DEFINE_string(metrics, "",
 
 namespace metrics {
 
-krcore::Result<std::optional<Address>> AddressFromFlag() {
-  if (FLAGS_metrics.empty()) return std::optional<Address>();
-  auto address = ParseAddress(FLAGS_metrics);
+krcore::Result<std::optional<cli::Address>> AddressFromFlag() {
+  if (FLAGS_metrics.empty()) return std::optional<cli::Address>();
+  auto address = cli::ParseAddress(FLAGS_metrics, "--metrics");
   if (!address.ok()) return address.status();
-  return std::optional<Address>(*std::move(address));
+  return std::optional<cli::Address>(*std::move(address));
 }
 
 }  // namespace metrics

@@ -121,15 +121,15 @@ class WorkerJob {
   // lane waits for the store, the worker sleeps until then, but some milliseconds at most. Such a sleep may end some
   // tens of microseconds late. If that time has passed, it is called again in every round.
   virtual int64_t OnRound(WorkerContext& context) = 0;
-  // Such a sleep. It may end sooner, for a lane that waits for something other than the store.
+  // Sleeps as OnRound describes. It may end sooner, for a lane that waits for something other than the store.
   virtual void Sleep(krcore::Clock& clock, int64_t until_ns);
 };
 
 class Job {
  public:
   virtual ~Job() = default;
-  // Called on the new worker's thread; the WorkerJob dies there too, after its lanes. Null: something is lacking, and
-  // the worker ends.
+  // Called on the new worker's thread; the WorkerJob dies there too, after its lanes. Null: the process
+  // has no descriptor left for it, and the worker ends.
   virtual std::unique_ptr<WorkerJob> StartWorker(WorkerContext& context) = 0;
 };
 

@@ -6,15 +6,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/basic_socket_acceptor.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/ip/v6_only.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -31,7 +29,6 @@ namespace redis {
 namespace {
 
 namespace asio = boost::asio;
-using asio::generic::stream_protocol;
 using asio::ip::tcp;
 using boost::system::error_code;
 using krcore::Result;
@@ -65,14 +62,36 @@ std::string PeerOf(int fd) {
 }
 
 // Returns whether the path is a Unix socket that nobody listens on.
-bool IsLeftBehind(const asio::local::stream_protocol::endpoint& at) {
+bool IsLeftBehind(const sockaddr_un& at) {
   struct stat found {};
-  if (lstat(at.path().c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) return false;
+  if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode)) return false;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool refused =
-      fd >= 0 && connect(fd, at.data(), static_cast<socklen_t>(at.size())) != 0 && errno == ECONNREFUSED;
+      fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0 && errno == ECONNREFUSED;
   if (fd >= 0) close(fd);
   return refused;
+}
+
+// As cli::ListenAt, on a Unix socket. kInvalidArgument: the path is too long.
+Result<int> ListenOn(const std::string& path) {
+  sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
+  if (path.size() >= sizeof(at.sun_path)) {
+    return Status(StatusCode::kInvalidArgument, "--redis=" + path + ": the path is too long for a Unix socket");
+  }
+  path.copy(at.sun_path, path.size());
+  const int fd = krcore::AboveStandard(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto binds = [&] { return bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0; };
+  bool bound = fd >= 0 && binds();
+  if (fd >= 0 && !bound && errno == EADDRINUSE) {
+    const bool left_behind = IsLeftBehind(at);
+    if (left_behind) unlink(at.sun_path);
+    errno = EADDRINUSE;
+    bound = left_behind && binds();
+  }
+  if (bound && listen(fd, SOMAXCONN) == 0) return fd;
+  const int errnum = errno;
+  if (fd >= 0) close(fd);
+  return cli::ListenFailed(errnum, "--redis=" + path);
 }
 
 }  // namespace
@@ -86,33 +105,15 @@ class FrontEnd::Listener {
 
   // Returns where it listens.
   Result<std::string> Listen(const FrontEndOptions& options) {
-    const std::string name = options.path.empty() ? options.address.ToString() : options.path;
-    try {
-      if (!options.path.empty()) return ListenOnPath(options.path);
-      const tcp::endpoint at(asio::ip::make_address(options.address.host), options.address.port);
-      acceptor_.open(at.protocol());
-      acceptor_.set_option(tcp::acceptor::reuse_address(true));
-      if (options.address.v6) acceptor_.set_option(asio::ip::v6_only(true));
-      acceptor_.bind(at);
-      acceptor_.listen();
-      acceptor_.non_blocking(true);
-      metrics::Address address = options.address;
-      tcp::endpoint bound;
-      const auto local = acceptor_.local_endpoint();
-      std::copy_n(reinterpret_cast<const char*>(local.data()), local.size(), reinterpret_cast<char*>(bound.data()));
-      address.port = bound.port();
-      return address.ToString();
-    } catch (const boost::system::system_error& error) {
-      const int errnum = error.code().value();
-      if (errnum == EADDRINUSE) {
-        return Status(StatusCode::kExists, "--redis=" + name + ": the address is in use by another program");
-      }
-      if (errnum == ENAMETOOLONG) {
-        return Status(StatusCode::kInvalidArgument, "--redis=" + name + ": the path is too long for a Unix socket");
-      }
-      return Status(StatusCode::kUnavailable,
-                    std::string(Status::FromErrno(errnum, "--redis=" + name + ": cannot listen").message()));
-    }
+    cli::Address address = options.address;
+    const Result<int> fd = options.path.empty() ? cli::ListenAt(&address, "--redis") : ListenOn(options.path);
+    if (!fd.ok()) return fd.status();
+    path_ = options.path;
+    error_code error;
+    listening_.assign(*fd, error);
+    if (!error) return path_.empty() ? address.ToString() : path_;
+    close(*fd);
+    return cli::ListenFailed(error.value(), "--redis");
   }
 
   void Run() {
@@ -123,39 +124,22 @@ class FrontEnd::Listener {
     asio::post(io_, [this] {
       error_code none;
       RemovePath();  // first: when nobody listens on it, another program may make its own
-      acceptor_.close(none);
+      listening_.close(none);
       pause_.cancel();
       io_.stop();
     });
   }
 
  private:
-  std::string ListenOnPath(const std::string& path) {
-    const asio::local::stream_protocol::endpoint at(path);
-    acceptor_.open(at.protocol());
-    error_code error;
-    acceptor_.bind(at, error);
-    if (error == asio::error::address_in_use && IsLeftBehind(at)) {
-      unlink(path.c_str());
-      acceptor_.bind(at);
-    } else if (error) {
-      throw boost::system::system_error(error);
-    }
-    path_ = path;
-    acceptor_.listen();
-    acceptor_.non_blocking(true);
-    return path;
-  }
-
   void RemovePath() {
     if (!path_.empty()) unlink(std::exchange(path_, {}).c_str());
   }
 
   void AwaitClient() {
-    acceptor_.async_wait(asio::socket_base::wait_read, [this](const error_code& error) {
+    listening_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const error_code& error) {
       if (error) return;
       const int fd =
-          krcore::AboveStandard(accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+          krcore::AboveStandard(accept4(listening_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (fd >= 0) {
         front_end_.Accept(fd, PeerOf(fd));
       } else if (errno != ECONNABORTED && errno != EINTR && errno != EAGAIN) {
@@ -170,7 +154,7 @@ class FrontEnd::Listener {
 
   FrontEnd& front_end_;
   asio::io_context io_{1};
-  asio::basic_socket_acceptor<stream_protocol> acceptor_{io_};
+  asio::posix::stream_descriptor listening_{io_};
   asio::steady_timer pause_{io_};
   std::string path_;  // to be removed
 };

@@ -19,15 +19,15 @@
 #include <thread>
 #include <vector>
 
+#include "cli/address.h"
 #include "computenode/elastic/worker.h"
 #include "computenode/redis/settings.h"
 #include "krcore/status.h"
-#include "metrics/exporter.h"
 
 namespace redis {
 
 struct FrontEndOptions {
-  metrics::Address address;
+  cli::Address address;
   std::string path;      // of a Unix socket, in place of the address; empty: none
   std::string password;  // empty: none is asked for
   uint32_t max_clients = 10'000;

@@ -229,7 +229,7 @@ surge::ClusterView SampleView() {
   memory.uptime_s = 12.34;
   memory.announcement.emplace();
   memory.announcement->flags = metrics::Announcement::kHome | metrics::Announcement::kMetaServer;
-  memory.announcement->set_metrics(*metrics::ParseAddress("127.0.0.1:9464"));
+  memory.announcement->set_metrics(*cli::ParseAddress("127.0.0.1:9464", "--metrics"));
   memory.memory = surge::Memory{1 << 20, 1 << 18, 1 << 19, 1 << 18};
   view.memory = *memory.memory;
   surge::NodeView compute;

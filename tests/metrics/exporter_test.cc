@@ -54,7 +54,7 @@ class FakeSource final : public metrics::Source {
 // A connection to the endpoint.
 class Client {
  public:
-  explicit Client(const metrics::Address& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Client(const cli::Address& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in in{};
     in.sin_family = AF_INET;
     in.sin_port = htons(address.port);
@@ -102,7 +102,7 @@ bool HasAnAddressOfItsOwn() {
 class ExporterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto exporter = metrics::Exporter::Start(*metrics::ParseAddress("127.0.0.1:0"), source_);
+    auto exporter = metrics::Exporter::Start(*cli::ParseAddress("127.0.0.1:0", "--metrics"), source_);
     ASSERT_TRUE(exporter.ok()) << exporter.status().ToString();
     exporter_ = *std::move(exporter);
   }
@@ -117,10 +117,11 @@ class ExporterTest : public ::testing::Test {
 };
 
 TEST_F(ExporterTest, WhoListensAtAllAddressesAnnouncesOneThatOthersReach) {
-  const auto everywhere = metrics::Exporter::Start(metrics::ParseAddress("0.0.0.0:0").value(), source_).value();
+  const auto everywhere =
+      metrics::Exporter::Start(cli::ParseAddress("0.0.0.0:0", "--metrics").value(), source_).value();
   metrics::Announcement announcement;
   announcement.set_metrics(everywhere->address());
-  const metrics::Address told = metrics::ParseAddress(announcement.metrics()).value();
+  const cli::Address told = cli::ParseAddress(announcement.metrics(), "").value();
   EXPECT_NE(told.host, "0.0.0.0");
   EXPECT_EQ(told.host.starts_with("127."), !HasAnAddressOfItsOwn()) << told.host;
   EXPECT_EQ(told.port, everywhere->address().port);
@@ -167,7 +168,7 @@ TEST_F(ExporterTest, AnAddressInUseIsSaidToBe) {
 }
 
 TEST_F(ExporterTest, AnAddressOfAnotherMachineIsRefused) {
-  const auto other = metrics::Exporter::Start(*metrics::ParseAddress("192.0.2.1:0"), source_);
+  const auto other = metrics::Exporter::Start(*cli::ParseAddress("192.0.2.1:0", "--metrics"), source_);
   EXPECT_EQ(other.status().code(), krcore::StatusCode::kUnavailable) << other.status().ToString();
 }
 
@@ -243,12 +244,12 @@ TEST_F(ExporterTest, WhatIsNoRequestIsRefused) {
 }
 
 TEST(MetricsAddress, IsHostAndPort) {
-  EXPECT_EQ(metrics::ParseAddress("127.0.0.1:9464")->ToString(), "127.0.0.1:9464");
-  EXPECT_EQ(metrics::ParseAddress("localhost:0")->ToString(), "127.0.0.1:0");
-  EXPECT_EQ(metrics::ParseAddress("[::1]:65535")->ToString(), "[::1]:65535");
+  EXPECT_EQ(cli::ParseAddress("127.0.0.1:9464", "--metrics")->ToString(), "127.0.0.1:9464");
+  EXPECT_EQ(cli::ParseAddress("localhost:0", "--metrics")->ToString(), "127.0.0.1:0");
+  EXPECT_EQ(cli::ParseAddress("[::1]:65535", "--metrics")->ToString(), "[::1]:65535");
   for (const char* wrong : {"", "9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
                             "::1:80", "[::1]", "example.invalid:80", "127.0.0.1:1 ", ":80", "1.2.3:4"}) {
-    const auto address = metrics::ParseAddress(wrong);
+    const auto address = cli::ParseAddress(wrong, "--metrics");
     EXPECT_EQ(address.status().code(), krcore::StatusCode::kInvalidArgument) << wrong;
     EXPECT_THAT(std::string(address.status().message()), StartsWith(std::string("--metrics=") + wrong + ": "));
   }
@@ -258,7 +259,7 @@ TEST(MetricsAddress, TravelsInAnAnnouncement) {
   for (const char* text : {"127.0.0.1:9464", "[::1]:1", "10.0.0.1:80", "[2001:db8::17]:65535"}) {
     metrics::Announcement announcement;
     EXPECT_EQ(announcement.metrics(), "");
-    announcement.set_metrics(*metrics::ParseAddress(text));
+    announcement.set_metrics(*cli::ParseAddress(text, "--metrics"));
     EXPECT_EQ(announcement.metrics(), text);
   }
 }

@@ -8,6 +8,7 @@ Usage: redis_test.py [unittest's arguments], in the repository's root, after a r
 import json
 import os
 import re
+import resource
 import subprocess
 import threading
 import unittest
@@ -131,6 +132,7 @@ class RedisTest(FabricCase):
         self.assertGreater(exposition.value("surgekv_redis_commands_total"), 50000)
         self.assertGreater(exposition.value("surgekv_redis_moved_total"), 0)
         self.assertEqual(exposition.value("surgekv_redis_clients"), 1)
+        self.assertGreater(exposition.value("surgekv_workers_busy_seconds_total"), 0)
         front_end.stop()
 
         manual = self.start_front_end("--json_status")
@@ -159,6 +161,20 @@ class RedisTest(FabricCase):
 
     def surge_does(self, command, file):
         self.command(BIN / "surge", command, f"--fabric={self.fabric}", file)
+
+    def test_a_worker_that_lacks_descriptors_is_started_when_there_are_some(self):
+        front_end = self.start_front_end("--json_status")
+        client = self.connect(front_end)
+        client.set("key", "value")
+        pid = front_end.popen.pid
+        _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), most))
+        front_end.command("workers 2")
+        front_end.wait_for('"event":"error".*a worker could not start')
+        self.assertEqual(client.get("key"), b"value")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+        front_end.wait_for('"event":"status".*"workers":2')
+        self.assertEqual(self.connect(front_end).get("key"), b"value")
 
     def test_a_front_end_is_killed_and_the_clients_of_others_notice_nothing(self):
         front_ends = [self.start_front_end("--workers=2") for _ in range(2)]
@@ -191,7 +207,7 @@ class RedisTest(FabricCase):
         wait_for(lambda: all(len(written) > 300 for written in acknowledged), lambda: front_ends[0].text())
         front_ends[0].kill()
         before = [len(written) for written in acknowledged]
-        wait_for(lambda: failures or all(len(now) > then + 300 for now, then in zip(acknowledged, before)),
+        wait_for(lambda: failures or all(len(written) > count + 300 for written, count in zip(acknowledged, before)),
                  lambda: front_ends[1].text())
         stop.set()
         for writer in writers:

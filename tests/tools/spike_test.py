@@ -66,6 +66,21 @@ class SpikeTest(unittest.TestCase):
         self.assertIn("Modelled", page.text)
         self.assertEqual(glob.glob(f"/dev/shm/*spike-{spike.pid}-*"), [])
 
+    def test_clients_of_redis_as_the_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            spike = subprocess.run([*SPIKE, "--redis", "--planes=krcore", f"--output={folder}"], cwd=ROOT,
+                                   capture_output=True, text=True, check=False)
+            self.assertEqual(spike.returncode, 0, spike.stdout + spike.stderr)
+            report = json.loads((pathlib.Path(folder) / "spike.json").read_text("utf-8"))
+            page = (pathlib.Path(folder) / "index.html").read_text("utf-8")
+        self.assertIn("Clients of Redis sent the requests", page)
+        ((run,),) = (section["runs"] for section in report["sections"])
+        self.assertGreater(run["requests"], 10_000)
+        self.assertGreaterEqual(run["workers_added"], 1)
+        # The clock of the workers and that of the clients are one: workers are added when the load rises.
+        at_start = round(report["sections"][0]["load"]["start_s"] / run["timeline"]["bin_s"])
+        self.assertGreater(max(run["timeline"]["workers"][at_start:]), max(run["timeline"]["workers"][at_start - 10:at_start]))
+
     def test_bad_options_are_refused(self):
         for option, why in (("--planes=krcore,pony", "pony"), ("--kinds=", "expected some of"), ("--repeats=-1", "at least 1"),
                             ("--rnic=sw,tin", "tin"), ("--peak=1", "below --peak"),

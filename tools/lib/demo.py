@@ -116,24 +116,25 @@ class Demo(Cluster):
         self.screen.line(f"==> a load spike, workers connect by {PLANES[plane]}: {burst.base:,} requests a second become "
                          f"{burst.peak:,} for {burst.length_s:g} s")
         requests = self.folder / "requests"
-        if self.options.redis:
-            node = self.start_redis_front_end(f"front end ({plane})", burst, f"--control_plane={plane}")
-            clients, begin_s = self.start_redis_clients(node, burst, self.records // 10, requests)
-            self.screen.line(f"    {'time':>6}  {'commands/s':>10}  {'':{BAR_COLUMNS}}  {'workers':>7}")
-            after = len(node.lines)
-            while clients.popen.poll() is None:
-                time.sleep(LIVE_S)
-                node.command("status")
-                line, index = self.wait_line(node, lambda text: event_name(text) == "status", after,
-                                             "did not answer `status`", READY_TIMEOUT_S)
-                after = index + 1
-                status = json.loads(line)
-                self.screen.line(f"    {status['time_s'] - begin_s:4.1f} s  {status['commands_per_s']:10,.0f}  "
-                                 f"{bar(status['commands_per_s'], burst)}  {status['workers']:7}")
-            summary = self.stop_redis_front_end(node, clients, begin_s)
-            self.judge([node], [summary])
-            self.spikes[plane] = self.figures(summary, requests, node)
-            return
+        follow = self.follow_redis if self.options.redis else self.follow_queue
+        node, summary = follow(plane, burst, requests)
+        self.judge([node], [summary])
+        self.spikes[plane] = self.figures(summary, requests, node)
+
+    def follow_redis(self, plane, burst, requests):
+        """Clients of Redis send the requests. Returns the front end and the summary."""
+        node = self.start_redis_front_end(f"front end ({plane})", burst, f"--control_plane={plane}")
+        clients, begin_s = self.start_redis_clients(node, burst, self.records // 10, requests)
+        self.screen.line(f"    {'time':>6}  {'commands/s':>10}  {'':{BAR_COLUMNS}}  {'workers':>7}")
+        while clients.popen.poll() is None:
+            time.sleep(LIVE_S)
+            (status,) = self.statuses([node])
+            self.screen.line(f"    {status['time_s'] - begin_s:4.1f} s  {status['commands_per_s']:10,.0f}  "
+                             f"{bar(status['commands_per_s'], burst)}  {status['workers']:7}")
+        return node, self.stop_redis_front_end(node, clients, begin_s)
+
+    def follow_queue(self, plane, burst, requests):
+        """The front end makes the requests itself, and ends with them. Returns it and the summary."""
         node = self.start_front_end(f"front end ({plane})", burst, self.records, requests, f"--control_plane={plane}")
         self.screen.line(f"    {'time':>6}  {'requests/s':>10}  {'':{BAR_COLUMNS}}  {'p99 ms':>7}  {'workers':>7}")
         line, after = "", 0
@@ -146,8 +147,7 @@ class Demo(Cluster):
             line, index = self.wait_line(node, lambda text: event_name(text) in ("status", "summary"), after,
                                          "did not answer `status`", READY_TIMEOUT_S)
             after = index + 1
-        self.judge([node], [json.loads(line)])
-        self.spikes[plane] = self.figures(json.loads(line), requests, node)
+        return node, json.loads(line)
 
     def figures(self, summary, requests, node):
         """A spike's figures for the summary table. Times are in milliseconds."""
