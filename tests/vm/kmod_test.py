@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--fuzz", type=int, default=3)
     parser.add_argument("--seed", default="")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--limit", type=int, default=360)
+    parser.add_argument("--limit", type=int, default=900)
     options = parser.parse_args()
     if not options.newer and options.tests is None:
         parser.error("name the folder of the tests")

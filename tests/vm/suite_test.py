@@ -18,7 +18,7 @@ PROGRAMS = {
 }
 # What else has to end well in the suite's guest, from the folder bin next to that of the tests.
 ALSO = {"rnic": ["example_rnic_cc --verbs"], "krcore": []}
-LIMIT_S = 600
+LIMIT_S = 900
 IMPOSSIBLE = 77
 
 
