@@ -55,7 +55,8 @@ class BesideRedis(Cluster):
         time.sleep(1)
         for size in (100, 1024):
             for port, _ in self.servers.values():
-                self.ask(port, "set", size, KEYS, 3 * KEYS)
+                for command in ("set", "incr"):  # each has keys of its own
+                    self.ask(port, command, size, KEYS, 3 * KEYS)
             self.compare([case for case in CASES if case[1] == size])
 
     def ask(self, port, command, size, keys, requests):

@@ -15,17 +15,21 @@ using kvs::Record;
 using kvs::Task;
 
 Task<void> AddInteger(Call& call, int64_t amount) {
-  std::optional<int64_t> old, sum;
-  const kvs::ModifyFunction decide = [&](const std::optional<Record>& record) {
-    old = record ? ParseInteger(record->value) : 0;
-    sum = old ? Add(*old, amount) : std::nullopt;
-    return sum ? Modification::Set(std::to_string(*sum), ExpiryOf(record)) : Modification::Keep();
+  struct {
+    int64_t amount;
+    std::optional<int64_t> old, sum;
+  } add{amount, {}, {}};
+  // One reference fits into a std::function without an allocation.
+  const kvs::ModifyFunction decide = [&add](const std::optional<Record>& record) {
+    add.old = record ? ParseInteger(record->value) : 0;
+    add.sum = add.old ? Add(*add.old, add.amount) : std::nullopt;
+    return add.sum ? Modification::Set(std::to_string(*add.sum), ExpiryOf(record)) : Modification::Keep();
   };
   const bool done = co_await ModifyKey(call, call.argument(1), decide);
   if (!done) co_return;
-  if (!old) co_return call.reply.Error(kNotAnInteger);
-  if (!sum) co_return call.reply.Error("ERR increment or decrement would overflow");
-  call.reply.Integer(*sum);
+  if (!add.old) co_return call.reply.Error(kNotAnInteger);
+  if (!add.sum) co_return call.reply.Error("ERR increment or decrement would overflow");
+  call.reply.Integer(*add.sum);
 }
 
 Task<void> Incr(Call& call) { return AddInteger(call, 1); }

@@ -13,7 +13,7 @@
 namespace redis {
 namespace {
 
-char Lower(char letter) { return static_cast<char>(std::tolower(static_cast<unsigned char>(letter))); }
+char Lower(char letter) { return 'A' <= letter && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter; }
 
 // A float may be spelled with so many bytes, and is never written with more.
 constexpr size_t kMaxFloatBytes = 5 * 1024;
