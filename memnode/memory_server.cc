@@ -91,6 +91,9 @@ Status ExplainJoin(const Options& options, const Status& status) {
       if (!options.memory_may_stay()) return status;
       return WithWayOut(
           status, "To begin a new store, stop all of its programs and run: memnode " + cli::FabricFlags() + " --clean");
+    case StatusCode::kOutOfMemory:
+      if (options.expected_records == 0) return status;
+      return WithWayOut(status, "Give more --memory, or a smaller --expected_records.");
     case StatusCode::kCorrupt:
       if (!options.memory_may_stay()) return status;
       return WithWayOut(status, "To discard the memory of node " + std::to_string(options.node) +
@@ -189,6 +192,7 @@ Status MemoryServer::Join(const Options& options) {
   const auto tell = [](const Status& why) { LOG(INFO) << "waiting: " << why.message(); };
   kvs::HomeOptions home;
   home.replicas = options.replicas;
+  home.initial_depth = kvs::DepthFor(options.expected_records, home.geometry);
   const auto joined = kvs::JoinStore(*node_, *pool_, home, deadline, tell);
   if (!joined.ok()) return ExplainJoin(options, joined.status());
   is_home_ = joined->is_home;

@@ -22,6 +22,11 @@ DEFINE_string(hugepages, "auto",
               "auto: move the memory into huge pages in the background, if the kernel can. off: do not");
 DEFINE_int64(wait_ms, 10'000, "Milliseconds, 0 to 86400000, to wait for a metadata server and the store's home");
 DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for a later start with the same --node");
+DEFINE_int64(
+    expected_records, 0,
+    "How many records the store is to hold, roughly. The store's first memory node then begins with a table of "
+    "that size, of 12 to 24 bytes a record, which spares the first records its growth. If it was too small, the "
+    "table grows");
 DEFINE_int32(replicas, 0,
              "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node, and "
              "changed by --set_replicas. With 2 or more, the death of a memory node loses nothing, and others that are "
@@ -53,9 +58,9 @@ using krcore::StatusCode;
 
 constexpr uint64_t kPageBytes = 4096;
 // The flags of a memory node that serves.
-constexpr std::initializer_list<const char*> kServing = {"node",        "memory",   "metaserver", "hugepages",
-                                                         "keep_memory", "replicas", "domain",     "copy_rate",
-                                                         "rc_acceptor", "metrics"};
+constexpr std::initializer_list<const char*> kServing = {"node",        "memory",   "metaserver",      "hugepages",
+                                                         "keep_memory", "replicas", "domain",          "copy_rate",
+                                                         "rc_acceptor", "metrics",  "expected_records"};
 
 Status Mistake(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
@@ -106,9 +111,11 @@ const cli::Program& ProgramDescription() {
           "memnode --fabric=NAME --memory=0 --metaserver [flags]\n"
           "memnode --fabric=NAME --drain=ID | --undrain=ID | --set_replicas=N\n"
           "memnode --fabric=NAME --clean",
-      .flags = {"fabric",       "node",   "memory",        "metaserver",  "hugepages",      "wait_ms",   "keep_memory",
-                "replicas",     "domain", "copy_rate",     "rc_acceptor", "metrics",        "drain",     "undrain",
-                "set_replicas", "clean",  "control_plane", "rnic",        "fabric_address", "rnic_port", "log"},
+      .flags = {"fabric",       "node",        "memory",        "metaserver", "expected_records",
+                "hugepages",    "wait_ms",     "keep_memory",   "replicas",   "domain",
+                "copy_rate",    "rc_acceptor", "metrics",       "drain",      "undrain",
+                "set_replicas", "clean",       "control_plane", "rnic",       "fabric_address",
+                "rnic_port",    "log"},
       .examples =
           "memnode --fabric=demo --node=1 --memory=1G --metaserver\n"
           "memnode --fabric=demo --node=2 --memory=1G\n"
@@ -172,8 +179,9 @@ Result<Options> OptionsFromFlags() {
   if (*memory != 0) {
     KRCORE_RETURN_IF_ERROR(CheckMemory(*memory));
   } else {
-    KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven({"keep_memory", "replicas", "domain", "copy_rate", "rc_acceptor"},
-                                              "has no effect with --memory=0"));
+    KRCORE_RETURN_IF_ERROR(
+        cli::CheckNotGiven({"expected_records", "keep_memory", "replicas", "domain", "copy_rate", "rc_acceptor"},
+                           "has no effect with --memory=0"));
   }
   options.memory_bytes = (*memory + kPageBytes - 1) / kPageBytes * kPageBytes;
 
@@ -197,6 +205,9 @@ Result<Options> OptionsFromFlags() {
     KRCORE_RETURN_IF_ERROR(cli::CheckNotGiven(
         {"rc_acceptor"}, "has no effect with --control_plane=kernel: the kernel module accepts connections"));
   }
+  constexpr int64_t kMostRecords = 1'000'000'000'000;
+  KRCORE_RETURN_IF_ERROR(cli::CheckRange("expected_records", FLAGS_expected_records, 0, kMostRecords));
+  options.expected_records = static_cast<uint64_t>(FLAGS_expected_records);
   KRCORE_RETURN_IF_ERROR(cli::CheckRange("replicas", FLAGS_replicas, 0, static_cast<int64_t>(kvs::kMaxReplicas)));
   options.replicas = static_cast<uint32_t>(FLAGS_replicas);
   if (options.replicas > 0 && (options.control_plane != "krcore" || options.rnic != "sw")) {

@@ -24,6 +24,7 @@ struct Options {
   bool metaserver = false;
   bool huge_pages = true;
   bool keep_memory = false;
+  uint64_t expected_records = 0;  // of the store, if this node begins it
   uint32_t replicas = 0;          // of each pool, if this node begins the store; 0: its pools are not mirrored
   std::string domain;             // the failure domain
   uint64_t copy_bytes_per_s = 0;  // as kvs::ReplicaKeeperOptions

@@ -50,9 +50,9 @@ class SkewStudy::Impl {
     const size_t bytes = (size_t{64} << 20) + options.keys * (options.value_bytes + 256);
     pool_ = node_->CreateRegion(kvs::PoolRegion(bytes)).value();
     Check(node_->HostMetaServer(256));
-    kvs::HomeOptions home;             // as many subtables as the keys will need, so that loading them splits none
+    kvs::HomeOptions home;
     home.hash_seed = kvs::HashSeed{};  // the same options give the same run
-    while ((uint64_t{home.geometry.slots()} << home.initial_depth) * 3 / 4 < options.keys) ++home.initial_depth;
+    home.initial_depth = kvs::DepthFor(options.keys, home.geometry);
     (void)kvs::JoinStore(*node_, *pool_, home, krcore::Deadline::After(world_.clock(), 10'000'000'000)).value();
     DrawSums();
     Load();

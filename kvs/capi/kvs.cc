@@ -180,9 +180,10 @@ int kvs_open_embedded(const struct kvs_embedded_options* options, kvs_store_t** 
   *store = nullptr;
   return Guarded([&] {
     kvs::EmbeddedOptions all;
-    auto& [memory_bytes, operation_ms] = all;
+    auto& [memory_bytes, expected_records, operation_ms] = all;
     if (options != nullptr) {
       Set(&memory_bytes, options->memory_bytes);
+      Set(&expected_records, options->expected_records);
       Set(&operation_ms, options->operation_timeout_ms);
     }
     auto opened = kvs::Store::OpenEmbedded(all);

@@ -263,7 +263,9 @@ Result<std::unique_ptr<Store>> OpenStoreOfItsOwn(const EmbeddedOptions& options)
   if (!pool.ok()) return pool.status();
   if (Status hosted = (*memory_node)->HostMetaServer(64); !hosted.ok()) return hosted;
   const Deadline deadline = Deadline::After((*memory_node)->clock(), 5'000'000'000);
-  const auto joined = JoinStore(**memory_node, **pool, HomeOptions{}, deadline);
+  HomeOptions home;
+  home.initial_depth = DepthFor(options.expected_records, home.geometry);
+  const auto joined = JoinStore(**memory_node, **pool, home, deadline);
   if (!joined.ok()) return joined.status();
 
   node_options.create_fabric = false;

@@ -132,6 +132,12 @@ Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64_t chunk
   return Status::Ok();
 }
 
+uint32_t DepthFor(uint64_t records, const SubtableGeometry& geometry) {
+  uint32_t depth = 0;
+  while (depth < kMaxDepth && (uint64_t{geometry.slots()} << depth) / 4 * 3 < records) ++depth;
+  return depth;
+}
+
 Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   const SubtableGeometry& geometry = options.geometry;
   Superblock& super = SuperblockOf(pool);
@@ -149,7 +155,8 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   const uint64_t chunks = (subtables + per_chunk - 1) / per_chunk;
   const uint64_t first = super.chunk_cursor;
   if (first + chunks > super.chunks) {
-    return {StatusCode::kOutOfMemory, std::to_string(subtables) + " initial subtables do not fit in the pool"};
+    return {StatusCode::kOutOfMemory, std::to_string(subtables) + " initial subtables of " +
+                                          std::to_string(geometry.bytes()) + " bytes do not fit in the pool"};
   }
   const krcore::NodeId id = super.pool != krcore::kNoNode ? super.pool : super.node;
   auto* directory = reinterpret_cast<uint64_t*>(pool.data() + kDirectoryOffset);

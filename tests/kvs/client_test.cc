@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -309,6 +311,32 @@ TEST(EmbeddedStore, TooLittleMemoryIsRefusedByName) {
   ASSERT_FALSE(store.ok());
   EXPECT_EQ(store.status(), StatusCode::kInvalidArgument);
   EXPECT_NE(store.status().message().find("memory_bytes"), std::string_view::npos);
+}
+
+// A table that is too small grows, and one that is too large shrinks, as any other.
+TEST(EmbeddedStore, ATableOfTheExpectedSizeDoesNotGrow) {
+  constexpr int kRecords = 30'000;
+  for (const uint64_t expected : {kRecords, kRecords / 10, kRecords * 10}) {
+    const auto store = Store::OpenEmbedded({.memory_bytes = size_t{64} << 20, .expected_records = expected}).value();
+    const auto client = store->NewClient().value();
+    const uint64_t at_first = client->ReadTableStats().value().subtables;
+    EXPECT_GE(at_first * SubtableGeometry{}.slots(), expected);
+    for (int i = 0; i < kRecords; ++i) ASSERT_TRUE(client->Insert(std::to_string(i), "v").ok());
+    EXPECT_EQ(client->ReadTableStats().value().used_slots, uint64_t{kRecords});
+    if (expected < kRecords) {
+      EXPECT_GT(client->stats().splits, 0u);
+    } else {
+      EXPECT_EQ(client->stats().splits, 0u) << expected;
+    }
+    if (expected == kRecords) continue;
+    for (int i = 0; i < kRecords; ++i) ASSERT_TRUE(client->Delete(std::to_string(i)).ok());
+    EXPECT_LT(client->ReadTableStats().value().subtables, std::max<uint64_t>(at_first, 2)) << expected;
+  }
+}
+
+TEST(EmbeddedStore, MoreRecordsThanItHasRoomForAreRefused) {
+  const auto store = Store::OpenEmbedded({.memory_bytes = size_t{16} << 20, .expected_records = 100'000'000});
+  EXPECT_EQ(store.status(), StatusCode::kOutOfMemory);
 }
 
 TEST(EmbeddedStore, TwoStoresDoNotSeeEachOther) {

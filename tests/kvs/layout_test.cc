@@ -383,6 +383,16 @@ TEST(Pool, ChunksHaveAPowerOfTwoAndTheFixedPartIsReserved) {
   }
 }
 
+TEST(Pool, TheInitialDepthLeavesAQuarterOfTheSlotsFree) {
+  const SubtableGeometry geometry{.groups = 16};
+  const uint64_t most = geometry.slots() / 4 * 3;  // of one subtable
+  EXPECT_EQ(DepthFor(0, geometry), 0u);
+  EXPECT_EQ(DepthFor(most, geometry), 0u);
+  EXPECT_EQ(DepthFor(most + 1, geometry), 1u);
+  EXPECT_EQ(DepthFor(most * 8, geometry), 3u);
+  EXPECT_EQ(DepthFor(~uint64_t{0}, geometry), kMaxDepth);
+}
+
 TEST(Pool, AHomeWithInitialDepthHasEveryEntryAndFittingHeaders) {
   std::vector<std::byte> pool(kMinPoolBytes);
   ASSERT_TRUE(FormatPool(pool, 1).ok());

@@ -84,7 +84,7 @@ TEST_F(BadInput, NoMemoryAndNoMetaServerIsNothingToDo) {
 }
 
 TEST_F(BadInput, FlagsThatWouldHaveNoEffect) {
-  for (const char* flag : {"--keep_memory", "--rc_acceptor=spin"}) {
+  for (const char* flag : {"--keep_memory", "--rc_acceptor=spin", "--expected_records=9"}) {
     EXPECT_THAT(Refused({"--memory=0", "--metaserver", flag}), HasSubstr("has no effect with --memory=0"));
   }
   EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--control_plane=kernel", "--rc_acceptor=spin"}),
@@ -139,6 +139,15 @@ TEST_F(BadInput, MoreMemoryThanThereIsNamesWhatIsAvailable) {
   EXPECT_EQ(run.status, 1);
   EXPECT_THAT(run.err,
               AllOf(HasSubstr("--memory=256G is too much"), HasSubstr("/dev/shm has"), HasSubstr("available")));
+}
+
+TEST_F(BadInput, MoreRecordsThanTheMemoryHasRoomFor) {
+  const Finished run =
+      RunProgram("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--expected_records=9000000"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("8192 initial subtables"), HasSubstr("a smaller --expected_records")));
+  EXPECT_THAT(fabric_.Files(), IsEmpty());
+  EXPECT_THAT(Refused({"--node=1", "--memory=64M", "--expected_records=-1"}), HasSubstr("--expected_records=-1"));
 }
 
 TEST_F(BadInput, NoMetaServerIsSaidAfterTheWait) {

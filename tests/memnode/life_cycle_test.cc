@@ -97,6 +97,19 @@ TEST_F(LifeCycle, TwoNodesAndAPureMetaServerMakeOneStore) {
   EXPECT_THAT(meta.out(), HasSubstr("memory=none"));
 }
 
+TEST_F(LifeCycle, TheFirstNodeMakesATableOfTheExpectedSize) {
+  for (const char* more : {"--replicas=0", "--replicas=1"}) {
+    Program node("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off", more,
+                             "--expected_records=100000"});
+    ASSERT_THAT(node.WaitForLine("ready"), HasSubstr("home=yes")) << node.Output();
+    {
+      const auto store = kvs::Store::Open({.fabric = fabric_.name()}).value();
+      EXPECT_EQ(store->NewClient().value()->ReadTableStats().value().subtables, 64u);
+    }
+    EXPECT_EQ(node.Stop(), 0) << node.Output();
+  }
+}
+
 TEST_F(LifeCycle, NodesMayStartBeforeTheirMetaServer) {
   Program one("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--hugepages=off"});
   Program two("memnode", {fabric_.flag(), "--node=2", "--memory=64M", "--hugepages=off"});

@@ -82,6 +82,8 @@ struct StoreOptions {
 
 struct EmbeddedOptions {
   size_t memory_bytes = size_t{256} << 20;  // of the one memory node inside the process
+  // How many records there will be, roughly: the table begins with that size. 0: it grows from the smallest.
+  uint64_t expected_records = 0;
   int64_t operation_timeout_ms = 5'000;
 };
 

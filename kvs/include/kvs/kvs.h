@@ -86,6 +86,7 @@ struct kvs_store_options { /* kvs::StoreOptions */
 
 struct kvs_embedded_options { /* kvs::EmbeddedOptions */
   uint64_t memory_bytes;
+  uint64_t expected_records;
   int64_t operation_timeout_ms;
 };
 
