@@ -34,6 +34,8 @@ class Load {
   Load(const Load&) = delete;
   Load& operator=(const Load&) = delete;
 
+  // Takes the addresses at which others reach it, if any.
+  virtual Status Listen() { return {}; }
   // Makes the fleet; opens the store if the workers are threads.
   virtual Status Open() = 0;
   // Asks for the first workers; time counts from now on.
@@ -81,7 +83,7 @@ class Load {
   krcore::Result<bool> FirstWorkersServe();
 
   // Starts workers in place of those that have ended without being asked to. One that could not even start is replaced
-  // after a growing delay, and gave_up_ is set after some.
+  // after a growing delay. Sets gave_up_ after some, or if the fabric has another store.
   void ReplaceTheDead(int64_t now_ns);
 
   // ---- for loads that an autoscaler follows
@@ -104,7 +106,7 @@ class Load {
   std::unique_ptr<Fleet> fleet_;
   uint32_t wanted_ = 0;
   uint64_t replaced_ = 0;
-  bool gave_up_ = false;  // none serves, and none could start, several times in a row
+  const char* gave_up_ = nullptr;  // why the load cannot go on; null: it can
   int64_t start_ns_;
 
  private:

@@ -18,10 +18,14 @@ double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace
 
-Status RedisLoad::Open() {
+Status RedisLoad::Listen() {
   auto front_end = redis::FrontEnd::Listen(*options_.redis);
   if (!front_end.ok()) return front_end.status();
   front_end_ = *std::move(front_end);
+  return {};
+}
+
+Status RedisLoad::Open() {
   return OpenThreads(*front_end_, options_.elastic ? options_.elastic->standby : 0, Rehearses(options_));
 }
 
@@ -88,7 +92,7 @@ bool RedisLoad::AddSummary(const std::string&, ordered_json* json) {
                 {"closed_as_slow", counts.slow}});
   (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
   AddStarts(View(), json);
-  return !gave_up_;
+  return gave_up_ == nullptr;
 }
 
 void RedisLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView&, metrics::Families* families) {

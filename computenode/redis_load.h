@@ -21,12 +21,13 @@ class RedisLoad final : public Load {
   using Load::Load;
   ~RedisLoad() override { fleet_.reset(); }  // its workers serve the front end
 
+  Status Listen() override;
   Status Open() override;
   krcore::Result<bool> Ready() override { return FirstWorkersServe(); }
   void Begin() override;
   int64_t WakeNs(int64_t now_ns) const override;
   void Tend(int64_t now_ns) override;
-  const char* End(int64_t, bool) override { return gave_up_ ? "workers cannot start" : nullptr; }
+  const char* End(int64_t, bool) override { return gave_up_; }
   void Stop() override { front_end_->Stop(); }
   void AddReady(nlohmann::ordered_json* json) const override;
   void AddStatus(nlohmann::ordered_json* json) override;

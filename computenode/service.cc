@@ -130,6 +130,7 @@ void Service::Drain() {
 }
 
 int Service::Run() {
+  if (const Status status = load_.Listen(); !status.ok()) return cli::Fail(status);
   if (const Status status = load_.Open(); !status.ok()) {
     const bool own = status == StatusCode::kInvalidArgument || status == StatusCode::kOutOfMemory;
     return own ? cli::Fail(status) : cli::FailToOpen(status);

@@ -47,6 +47,7 @@ class Link {
   std::unique_lock<std::mutex> Lock() { return shared() ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>(); }
   bool shared() const { return own_cq_ != nullptr; }
   NodeId peer() const { return agreed_.peer.node; }
+  uint32_t peer_incarnation() const { return agreed_.peer.incarnation; }
   std::span<const RemoteRegion> regions() const { return {agreed_.reply.regions, agreed_.reply.region_count}; }
   bool broken() const { return broken_; }
   uint32_t depth() const { return depth_; }

@@ -24,6 +24,7 @@ class RcQueue final : public queue::QueueWithoutMessages {
   using QueueWithoutMessages::Connect;
   Status Connect(NodeId peer, Deadline deadline) override;
   NodeId peer() const override { return link_ ? link_->peer() : kNoNode; }
+  uint32_t peer_incarnation() const override { return link_ ? link_->peer_incarnation() : 0; }
   std::span<const RemoteRegion> regions() const override {
     return link_ ? link_->regions() : std::span<const RemoteRegion>();
   }

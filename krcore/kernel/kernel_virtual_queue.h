@@ -33,6 +33,7 @@ class KernelVirtualQueue final : public VirtualQueue {
 
   Status Connect(NodeId peer, Deadline deadline) override;
   NodeId peer() const override { return peer_; }
+  uint32_t peer_incarnation() const override { return incarnation_; }
   std::span<const RemoteRegion> regions() const override { return {regions_.data(), region_count_}; }
 
   // Messages are copied: a message that is longer than the port has room for is refused (kInvalidArgument).

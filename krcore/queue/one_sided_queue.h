@@ -26,6 +26,7 @@ class OneSidedQueue : public QueueWithoutMessages {
   using QueueWithoutMessages::Connect;
   Status Connect(NodeId peer, Deadline deadline) override;
   NodeId peer() const final { return state_.peer ? state_.peer->target.address.node : kNoNode; }
+  uint32_t peer_incarnation() const final { return state_.peer ? state_.peer->target.address.incarnation : 0; }
   std::span<const RemoteRegion> regions() const final {
     return state_.peer ? state_.peer->region_span() : std::span<const RemoteRegion>();
   }

@@ -40,7 +40,8 @@ ClientCore::ClientCore(StoreCore& store, const ClientOptions& options, std::uniq
       views_(store.shape().mirrored ? std::make_unique<Views>(own_node_ ? *own_node_ : store.node(),
                                                               store.shape().lease_ns, store.shape().geometry.bytes())
                                     : nullptr),
-      connections_(own_node_ ? *own_node_ : store.node(), store.shape().reconnect_budget_ns, stats_),
+      connections_(own_node_ ? *own_node_ : store.node(), store.state().identity, store.shape().reconnect_budget_ns,
+                   stats_),
       arena_(std::move(arena)),
       common_{own_node_ ? *own_node_ : store.node(),
               store.clock(),
@@ -138,7 +139,7 @@ Status ClientCore::Begin() {
   const Step learnt = Wait(home.Glance());
   if (learnt != Step::kOk) return connections_.UnavailableStatus("reading the store's home");
   if (home.words().hash_seed != common_.shape.hasher.seed()) {
-    return {StatusCode::kBadState, "the fabric has another store since this one was opened (open it again)"};
+    return StoreIdentity::Replaced();
   }
   took(&times_.register_ns);
   for (const krcore::NodeId node : home.all_nodes()) {

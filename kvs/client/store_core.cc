@@ -139,6 +139,7 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.chunk_bytes = super.chunk_bytes;
   shape_.lease_ns = super.lease_ns;
   shape_.hasher = Hasher(super.hash_seed);
+  state_.identity.Set(shape_.home, super.hash_seed);
   return Status::Ok();
 }
 

@@ -167,6 +167,7 @@ struct StoreShape {
 
 // What the clients of one Store share.
 struct StoreState {
+  StoreIdentity identity;
   HeldEntries held_entries;
   ChunkAges chunk_ages;
   std::atomic<uint64_t> clients = 0;  // made so far; it pairs with nothing: each client only needs another number

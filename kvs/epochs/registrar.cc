@@ -239,6 +239,7 @@ Task<void> Registrar::RenewLease() {
       renewal_.reset();
       co_return;
     }
+    renewal_->connections.ExpectSame(common_.connections, common_.shape.home);
     renewal_->batch.Attach(&renewal_->connections, operations_.lkey());
     if (Views* const views = common_.connections.views()) renewal_->connections.SetViews(*views, nullptr);
   }

@@ -58,7 +58,7 @@ class Registrar : private Part {
     Connections connections;
     Batch batch;
     Renewal(const Common& common, Connections::Waiting& waiting)
-        : connections(common.node, common.shape.reconnect_budget_ns, common.stats) {
+        : connections(common.node, common.store.identity, common.shape.reconnect_budget_ns, common.stats) {
       connections.SetWaiting(waiting);
     }
   };

@@ -141,6 +141,11 @@ Status Connections::EnsureNode(krcore::NodeId memory_node, krcore::Deadline dead
   if (region == nullptr) {
     return {StatusCode::kUnavailable, "node " + std::to_string(memory_node) + " exposes no pool"};
   }
+  // It may have been started again for another store. Only now: see docs/protocol.md, "Joining a store".
+  const uint32_t incarnation = peer.queue->peer_incarnation();
+  const bool another = peer.life > 0 && peer.incarnation != incarnation;
+  if (another && !mirrored()) KRCORE_RETURN_IF_ERROR(identity_.Check(node_, deadline));
+  peer.incarnation = incarnation;
   peer.base = region->addr;
   peer.pool_bytes = region->length;
   peer.rkey = region->rkey;

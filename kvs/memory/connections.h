@@ -23,6 +23,7 @@
 #include "kvs/memory/mirror.h"
 #include "kvs/memory/mutation.h"
 #include "kvs/memory/outbox.h"
+#include "kvs/memory/remote_pool.h"
 
 namespace kvs {
 
@@ -250,8 +251,13 @@ class Connections {
   // `reconnect_budget_ns`: how long Reach may block. It does not block beyond the next deadline of what waits, if that
   // leaves kMinTryNs. After a vain try it does not block for as long as that try took, for any memory node, so that
   // operations have at least half of the time. A dead memory node is recognized at once.
-  Connections(krcore::Node& node, int64_t reconnect_budget_ns, ClientStats& stats)
-      : node_(node), clock_(node.clock()), reconnect_budget_ns_(reconnect_budget_ns), stats_(stats) {}
+  // The store that `node` reaches when it connects to a memory node for the first time is that of `identity`.
+  Connections(krcore::Node& node, StoreIdentity& identity, int64_t reconnect_budget_ns, ClientStats& stats)
+      : node_(node),
+        identity_(identity),
+        clock_(node.clock()),
+        reconnect_budget_ns_(reconnect_budget_ns),
+        stats_(stats) {}
   ~Connections();
   // Before it is called, no operation waits.
   void SetWaiting(Waiting& waiting) { waiting_ = &waiting; }
@@ -282,6 +288,11 @@ class Connections {
       return true;
     return ReachAgain(memory_node);
   }
+  // The memory node is the one that `others` reach. If it is not, what is there may belong to another store.
+  void ExpectSame(const Connections& others, krcore::NodeId memory_node) {
+    peers_[memory_node & 0xff].incarnation = others.peers_[memory_node & 0xff].incarnation;
+    peers_[memory_node & 0xff].life = 1;
+  }
   // Returns when Reach tries again, if the memory node is not connected.
   int64_t NextTryNs(krcore::NodeId memory_node) const {
     return std::max(quiet_until_ns_, peers_[memory_node & 0xff].retry_at_ns);
@@ -296,8 +307,9 @@ class Connections {
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
     return mirrored() ? MirroredPoolBytes(memory_node) : peers_[memory_node & 0xff].pool_bytes;
   }
-  // Returns kUnavailable and names the memory node that failed last. `what` was not done.
+  // Returns kUnavailable and names the memory node that failed last, or StoreIdentity::Replaced(). `what` was not done.
   Status UnavailableStatus(const char* what) const {
+    if (identity_.replaced()) return StoreIdentity::Replaced();
     return {StatusCode::kUnavailable,
             std::string(what) + ": memory node " + std::to_string(last_failed_) + " is dead or unreachable"};
   }
@@ -336,6 +348,7 @@ class Connections {
     bool connected = false;
     uint8_t silences = 0;  // lives in a row that ended with a verb that nobody answered
     uint32_t life = 0;     // how often it was connected
+    uint32_t incarnation = 0;
     int64_t retry_at_ns = 0;
     int64_t silent_ns = 0;  // when it was last not answered
   };
@@ -396,6 +409,7 @@ class Connections {
   krcore::NodeId NodeOf(const Peer& peer) const { return static_cast<krcore::NodeId>(&peer - peers_.data()); }
 
   krcore::Node& node_;
+  StoreIdentity& identity_;
   krcore::Clock& clock_;  // the node's, without a detour through the node: connecting is all cold misses
   const int64_t reconnect_budget_ns_;
   Waiting* waiting_ = nullptr;

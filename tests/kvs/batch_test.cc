@@ -28,7 +28,10 @@ class Batches : public ::testing::Test {
     auto words = node_->CreateRegion({.length = 4096});
     ASSERT_TRUE(words.ok()) << words.status().ToString();
     words_ = *std::move(words);
-    connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+    kvs::Superblock super;
+    std::memcpy(&super, store_.memory_of(1).data(), sizeof(super));
+    identity_.Set(1, super.hash_seed);
+    connections_ = std::make_unique<kvs::Connections>(*node_, identity_, 1'000'000'000, stats_);
     ASSERT_TRUE(connections_->Open(16).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_->Reach(memory_node));
     batch_.Attach(connections_.get(), words_->lkey());
@@ -59,6 +62,7 @@ class Batches : public ::testing::Test {
   std::unique_ptr<krcore::Region> words_;
   kvs::ClientStats stats_;
   ShutGate shut_gate_;
+  kvs::StoreIdentity identity_;
   std::unique_ptr<kvs::Connections> connections_;
   kvs::Batch batch_;
 };
@@ -147,7 +151,7 @@ class ManyBatches : public Batches {
 };
 
 TEST_F(ManyBatches, ThatWaitForRoomConnectToTheOthersThatTheyNeed) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, identity_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(16).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 4; ++i) Begin(8);
@@ -228,7 +232,7 @@ TEST_F(ManyBatches, AreHandedOnBeforeTheirMemoryNodeIsConnectedAnew) {
 }
 
 TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, identity_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(4).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 6; ++i) Begin(3);
@@ -238,7 +242,7 @@ TEST_F(ManyBatches, EndInAQueueThatIsShallowerThanAnOutbox) {
 // A verb that completes silently frees its place in the queue at once, whoever polls the pool. Its part has not ended
 // yet.
 TEST_F(ManyBatches, EndHoweverManyHaveNotEndedYet) {
-  connections_ = std::make_unique<kvs::Connections>(*node_, 1'000'000'000, stats_);
+  connections_ = std::make_unique<kvs::Connections>(*node_, identity_, 1'000'000'000, stats_);
   ASSERT_TRUE(connections_->Open(512, {.dc_initiators = 1, .sq_depth = 16}).ok());
   ASSERT_TRUE(connections_->Reach(1));
   for (int i = 0; i < 1'500; ++i) Begin(1);

@@ -37,6 +37,7 @@ inline void RunReady() { kvs::RunQueue::OfThisThread().RunAll(); }
 class Parts : public ::testing::Test {
  protected:
   void SetUp() override {
+    store_state_.identity.Set(1, kTestSeed);
     ASSERT_TRUE(connections_.Open(512).ok());
     for (const krcore::NodeId memory_node : {1, 2}) ASSERT_TRUE(connections_.Reach(memory_node));
   }
@@ -90,7 +91,7 @@ class Parts : public ::testing::Test {
   std::minstd_rand random_{2};  // then the entries before and after this client's are in the part in use
   const kvs::StoreShape shape_{1, {2}, kvs::kDefaultChunkBytes, kLeaseNs, kvs::Hasher(kTestSeed), kLeaseNs};
   kvs::StoreState store_state_;
-  kvs::Connections connections_{*node_, kLeaseNs, stats_};
+  kvs::Connections connections_{*node_, store_state_.identity, kLeaseNs, stats_};
   const size_t arena_bytes_ = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry);
   std::unique_ptr<krcore::Region> arena_ = node_->CreateRegion({.length = arena_bytes_}).value();
   kvs::Nonces nonces_{node_->id(), node_->incarnation(), 0};

@@ -10,6 +10,7 @@
 #include "krcore/node.h"
 #include "krcore/queue_pool.h"
 #include "krcore/virtual_queue.h"
+#include "kvs/client.h"
 #include "kvs/layout/pool.h"
 #include "tests/support/program.h"
 
@@ -146,6 +147,51 @@ TEST_F(Restart, WhereTheMemoryOfADeadHomeIsNobodyBeginsAnotherStore) {
   EXPECT_EQ(waiting.Stop(), 0) << waiting.Output();
   EXPECT_EQ(home->Stop(), 0) << home->Output();
   EXPECT_EQ(RunProgram("memnode", {"--clean", fabric_.flag()}).status, 0);
+}
+
+// The clients of the store before know its hash and its tables. They must not use them on the next store.
+TEST_F(Restart, ClientsOfAStoreThatIsGoneAreRefusedByTheNext) {
+  auto home = StartNode(1);
+  auto member = StartNode(2);
+  const auto before = kvs::Store::Open({.fabric = fabric_.name()}).value();
+  const auto idle = before->NewClient().value(), busy = before->NewClient().value();
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(busy->Put(std::to_string(i), "before").ok());
+  std::string value;
+  ASSERT_TRUE(idle->Get("1", &value).ok());
+  EXPECT_EQ(member->Stop(), 0);
+  EXPECT_EQ(home->Stop(), 0);
+  home = StartNode(1);
+  EXPECT_THAT(ready_, AllOf(HasSubstr("adopted=no"), HasSubstr("home=yes")));
+  member = StartNode(2);
+  const auto after = kvs::Store::Open({.fabric = fabric_.name()}).value();
+  const auto client = after->NewClient().value();
+  for (int i = 0; i < 1000; i += 2) ASSERT_TRUE(client->Put(std::to_string(i), "after").ok());
+  for (kvs::Client* const old : {idle.get(), busy.get()}) {
+    // At first it learns that its connections are broken, and it does not try again at once.
+    kvs::Status status;
+    const auto deadline = krcore::Deadline::After(*krcore::RealClock(), 20'000'000'000);
+    while (!(status == kvs::StatusCode::kBadState) && !deadline.Passed(*krcore::RealClock())) {
+      status = old->Get("1", &value);
+      ASSERT_FALSE(status.ok()) << value;
+    }
+    EXPECT_EQ(status, kvs::StatusCode::kBadState) << status.ToString();
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(old->Put(std::to_string(i), "late"), kvs::StatusCode::kBadState);
+      ASSERT_EQ(old->Get(std::to_string(i), &value), kvs::StatusCode::kBadState);
+      ASSERT_EQ(old->Delete(std::to_string(i)), kvs::StatusCode::kBadState);
+    }
+    EXPECT_EQ(old->ReadTableStats().status(), kvs::StatusCode::kBadState);
+  }
+  EXPECT_EQ(before->NewClient().status(), kvs::StatusCode::kBadState);
+  for (int i = 0; i < 1000; ++i) {
+    const kvs::Status got = client->Get(std::to_string(i), &value);
+    ASSERT_EQ(got, i % 2 == 0 ? kvs::StatusCode::kOk : kvs::StatusCode::kNotFound) << i;
+    if (i % 2 == 0) {
+      ASSERT_EQ(value, "after");
+    }
+  }
+  EXPECT_EQ(member->Stop(), 0) << member->Output();
+  EXPECT_EQ(home->Stop(), 0) << home->Output();
 }
 
 // The metadata server that the node itself brings knows nothing yet.

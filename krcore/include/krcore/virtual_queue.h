@@ -34,6 +34,8 @@ class VirtualQueue : public OfOneProcess {
   // there is no metadata server. kQueueFull: WRs are outstanding.
   virtual Status Connect(NodeId peer, Deadline deadline) = 0;
   virtual NodeId peer() const = 0;
+  // Meaningful while connected: a peer that was started again has another one.
+  virtual uint32_t peer_incarnation() const = 0;
   // Returns what the peer had published at the last lookup: by Connect, or when a lease was renewed (see
   // NodeOptions::mr_lease_ns). The span stays readable until the next Connect. Empty after Connect(Sender).
   virtual std::span<const RemoteRegion> regions() const = 0;

@@ -29,7 +29,8 @@
 //   kOutOfMemory      the memory nodes are full, or the table has its largest size (writes only); or there is no local
 //                     memory for what is to be read. Nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout. (A Scan names the block's place)
-//   kBadState         the client was opened before fork, and this is the child
+//   kBadState         the client was opened before fork, and this is the child; or the memory nodes were started anew
+//                     with another store (Store::replaced)
 #ifndef KVS_CLIENT_H_
 #define KVS_CLIENT_H_
 
@@ -394,6 +395,9 @@ class Store : public krcore::OfOneProcess {
   // of the fabric's record, up to StoreOptions::open_timeout_ms. kUnsupported: the store's pools are not mirrored.
   // kInvalidArgument. kTimeout, kUnavailable: it may be done.
   virtual Status SetReplicas(uint32_t replicas) = 0;
+  // Whether a client has found that the fabric has another store by now, because the memory nodes were started anew.
+  // Then every operation returns kBadState.
+  virtual bool replaced() const = 0;
   // The node that the clients share. With "verbs" each Client has one of its own.
   virtual krcore::Node& node() = 0;
   // What DC in software has done so far for that node; nothing where there is no DC in software. Requests sent
