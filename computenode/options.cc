@@ -3,6 +3,8 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -91,6 +93,7 @@ Result<WorkerKind> ParseKind(const std::string& text) {
 Result<std::string> PasswordFrom(const std::string& path) {
   std::ifstream file(path);
   std::string password;
+  if (!file) return Status(StatusCode::kInvalidArgument, "--redis_password_file=" + path + ": " + std::strerror(errno));
   if (!std::getline(file, password)) {
     return Status(StatusCode::kInvalidArgument, "--redis_password_file=" + path + ": no line can be read");
   }
@@ -132,6 +135,12 @@ Result<std::optional<redis::FrontEndOptions>> RedisFromFlags(const cli::CommandL
   if (FLAGS_redis.find('/') != std::string::npos) {
     options.path = FLAGS_redis;
     return std::optional(options);
+  }
+  if (FLAGS_redis.find(':') == std::string::npos) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--redis=" + FLAGS_redis +
+                      ": expected HOST:PORT, for example 127.0.0.1:6379, or the path of a "
+                      "Unix socket, with a /");
   }
   auto address = cli::ParseAddress(FLAGS_redis, "--redis");
   if (!address.ok()) return address.status();
@@ -296,6 +305,9 @@ cli::Program ProgramDescription() {
 }
 
 Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
+  if (cli::FlagGiven("redis") && FLAGS_redis.empty()) {
+    return Status(StatusCode::kInvalidArgument, "--redis=: expected HOST:PORT, or the path of a Unix socket");
+  }
   auto flags = FLAGS_redis.empty() ? ycsb::WorkloadFromFlags(line, 0) : ycsb::StoreFromFlags(0);
   if (!flags.ok()) return flags.status();
   KRCORE_RETURN_IF_ERROR(CheckRange("duration", FLAGS_duration, 0, 1e9));

@@ -61,10 +61,14 @@ std::string PeerOf(int fd) {
   return (peer.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(peer.port());
 }
 
+bool IsSocket(const std::string& path) {
+  struct stat found {};
+  return lstat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode);
+}
+
 // Returns whether the path is a Unix socket that nobody listens on.
 bool IsLeftBehind(const sockaddr_un& at) {
-  struct stat found {};
-  if (lstat(at.sun_path, &found) != 0 || !S_ISSOCK(found.st_mode)) return false;
+  if (!IsSocket(at.sun_path)) return false;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool refused =
       fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0 && errno == ECONNREFUSED;
@@ -72,7 +76,7 @@ bool IsLeftBehind(const sockaddr_un& at) {
   return refused;
 }
 
-// As cli::ListenAt, on a Unix socket. kInvalidArgument: the path is too long.
+// As cli::ListenAt, on a Unix socket. kInvalidArgument: the path is too long, or of something else.
 Result<int> ListenOn(const std::string& path) {
   sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
   if (path.size() >= sizeof(at.sun_path)) {
@@ -91,6 +95,9 @@ Result<int> ListenOn(const std::string& path) {
   if (bound && listen(fd, SOMAXCONN) == 0) return fd;
   const int errnum = errno;
   if (fd >= 0) close(fd);
+  if (errnum == EADDRINUSE && !IsSocket(path)) {
+    return Status(StatusCode::kInvalidArgument, "--redis=" + path + ": it exists, and is no socket");
+  }
   return cli::ListenFailed(errnum, "--redis=" + path);
 }
 

@@ -33,9 +33,9 @@ std::string OwnerName(uint64_t owner) {
 }
 
 Status NoServer() {
-  return {
-      StatusCode::kUnavailable,
-      "the fabric has no metadata server: start the program that hosted it again, or, where none has, one that does"};
+  return {StatusCode::kUnavailable,
+          "the fabric has no metadata server: start the memory node that hosted it again, or another one with "
+          "--metaserver"};
 }
 
 bool DidNotAnswer(const Status& status) { return status == StatusCode::kUnavailable || status == StatusCode::kTimeout; }

@@ -11,6 +11,7 @@ import re
 import resource
 import subprocess
 import threading
+import time
 import unittest
 
 import redis
@@ -22,7 +23,7 @@ from program import BIN, PATIENCE_S, ROOT, metrics_address, wait_for
 class RedisTest(FabricCase):
     def setUp(self):
         super().setUp()
-        self.start_memnode(1, "--metaserver", "--memory=512M", metrics=False)
+        self.memnode = self.start_memnode(1, "--metaserver", "--memory=512M", metrics=False)
 
     def start_front_end(self, *arguments, at="127.0.0.1:0"):
         front_end = self.start("computenode", f"--redis={at}", *arguments)
@@ -113,7 +114,9 @@ class RedisTest(FabricCase):
                 (["--redis=127.0.0.1:0", "--profile=constant:1,1"], "--profile has no effect with --redis"),
                 (["--redis=127.0.0.1:0", "-p", "recordcount=1"], "-p has no effect with --redis"),
                 (["--redis=127.0.0.1:0", "--worker_kind=fork"], "--worker_kind=fork: with --redis it is thread"),
-                (["--redis=127.0.0.1:0", "--redis_password_file=/nowhere"], "--redis_password_file=/nowhere: no line"),
+                (["--redis=127.0.0.1:0", "--redis_password_file=/nowhere"], "--redis_password_file=/nowhere: No such file"),
+                (["--redis="], "--redis=: expected HOST:PORT, or the path"),
+                ([f"--redis={self.folder}"], "it exists, and is no socket"),
                 (["--redis_idle_s=1", "-p", "recordcount=1"], "--redis_idle_s needs --redis")):
             program = self.start("computenode", *arguments)
             self.assertEqual(program.ended(), 2, program.text())
@@ -152,11 +155,15 @@ class RedisTest(FabricCase):
         client.set("lasting", "value")
         client.set("expiring", "value", ex=1000)
         client.set("expired", "value", px=1)
-        time_ms = client.execute_command("PEXPIRETIME", "expiring")
+        client.set("since", "value", px=2000)
+        time_ms, since_ms = (client.execute_command("PEXPIRETIME", key) for key in ("expiring", "since"))
         self.surge_does("backup", f"--out={self.folder / 'backup'}")
         client.flushall()
+        client.set("since", "newer")
+        wait_for(lambda: time.time() * 1000 > since_ms, lambda: "the clock stands still")
         self.surge_does("restore", f"--in={self.folder / 'backup'}")
         self.assertEqual(client.mget("lasting", "expiring", "expired"), [b"value", b"value", None])
+        self.assertEqual(client.get("since"), b"newer")
         self.assertEqual((client.ttl("lasting"), client.execute_command("PEXPIRETIME", "expiring")), (-1, time_ms))
 
     def surge_does(self, command, file):
@@ -175,6 +182,15 @@ class RedisTest(FabricCase):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
         front_end.wait_for('"event":"status".*"workers":2')
         self.assertEqual(self.connect(front_end).get("key"), b"value")
+
+    def test_it_ends_when_the_fabric_has_another_store(self):
+        front_end = self.start_front_end()
+        self.connect(front_end).set("key", "value")
+        self.assertEqual(self.memnode.stop(), 0)
+        self.start_memnode(1, "--metaserver", "--memory=512M", metrics=False)
+        self.assertEqual(front_end.ended(), 1)
+        self.assertRegex(front_end.text(), "the fabric has another store.*\n.*\"end\":\"the store is gone\"")
+        self.assertIsNone(self.connect(self.start_front_end()).get("key"))
 
     def test_a_front_end_is_killed_and_the_clients_of_others_notice_nothing(self):
         front_ends = [self.start_front_end("--workers=2") for _ in range(2)]

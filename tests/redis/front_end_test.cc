@@ -139,7 +139,7 @@ TEST_F(FrontEndTest, SaysWhyItCannotListen) {
   const auto folder = peers::PrivateFolder::Create().value();
   const std::string file = folder->path() + "/file";
   std::ofstream(file) << "precious";
-  EXPECT_EQ(FrontEnd::Listen({.path = file}).status(), krcore::StatusCode::kExists);
+  EXPECT_EQ(FrontEnd::Listen({.path = file}).status(), krcore::StatusCode::kInvalidArgument);
   std::string kept;
   EXPECT_TRUE(std::ifstream(file) >> kept && kept == "precious") << "only a socket is replaced";
   EXPECT_EQ(FrontEnd::Listen({.path = "/tmp/" + std::string(200, 'x')}).status(), krcore::StatusCode::kInvalidArgument);

@@ -89,10 +89,16 @@ struct Session {
   }
 };
 
-// Writes the records, large ones through the second client. `done` counts those that were written.
-Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done) {
+// Writes the records that have not expired, large ones through the second client. `done` counts those that were
+// written, `expired` the others.
+Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done, uint64_t* expired) {
   std::vector<kvs::WriteRequest> writes[2];
+  const uint64_t now_ms = krcore::RealClock()->UnixMs();
   for (const BackupReader::Record& record : records) {
+    if (record.expires_at_ms != 0 && record.expires_at_ms <= now_ms) {
+      ++*expired;
+      continue;
+    }
     writes[record.value.size() > kSmallBytes].push_back({.kind = kvs::WriteKind::kPut,
                                                          .key = record.key,
                                                          .value = record.value,
@@ -103,7 +109,13 @@ Status WriteAll(Session& session, const std::vector<BackupReader::Record>& recor
     session.clients[i]->MultiWrite(writes[i]);
     for (const kvs::WriteRequest& write : writes[i]) {
       *done += write.status.ok() ? 1 : 0;
-      if (!write.status.ok() && failed.ok()) failed = write.status;
+      if (write.status.ok() || !failed.ok()) continue;
+      failed = write.status;
+      if (failed == krcore::StatusCode::kTimeout) {
+        failed = {failed.code(), "a record of " + std::to_string(write.key.size() + write.value.size()) +
+                                     " bytes could not be written in time (see with surge status whether the memory "
+                                     "nodes serve and have room)"};
+      }
     }
   }
   return failed;
@@ -152,7 +164,7 @@ int Restore(const std::string& path, bool check_only) {
     if (status != 0) return status;
   }
   Progress progress(check_only ? "check" : "restore");
-  uint64_t done = 0, bytes = 0;
+  uint64_t done = 0, expired = 0, bytes = 0;
   const auto so_far = [&] {
     return check_only ? std::string() : "Restored so far, and kept: " + std::to_string(done) + " records.";
   };
@@ -165,7 +177,7 @@ int Restore(const std::string& path, bool check_only) {
     for (const BackupReader::Record& record : records) bytes += record.key.size() + record.value.size();
     if (check_only) {
       done += records.size();
-    } else if (const Status status = WriteAll(session, records, &done); !status.ok()) {
+    } else if (const Status status = WriteAll(session, records, &done, &expired); !status.ok()) {
       return cli::Fail(status, so_far());
     }
     std::optional<double> part;
@@ -175,7 +187,8 @@ int Restore(const std::string& path, bool check_only) {
   if (check_only) {
     std::printf("%s is complete: %s\n", path.c_str(), progress.Summary(done, bytes).c_str());
   } else {
-    std::printf("restore to fabric %s: %s\n", FLAGS_fabric.c_str(), progress.Summary(done, bytes).c_str());
+    std::printf("restore to fabric %s: %s; %" PRIu64 " have expired since the backup\n", FLAGS_fabric.c_str(),
+                progress.Summary(done, bytes).c_str(), expired);
   }
   return 0;
 }

@@ -90,10 +90,12 @@ int ShowStatus() {
   do {
     const auto view = LookTwice(**cluster);
     if (!view.ok()) {
-      return cli::Fail(view.status(), "No node of " + cli::FabricFlags() +
-                                          " can be found without a metadata server. If all programs of the fabric have "
-                                          "died, remove what they left: memnode " +
-                                          cli::FabricFlags() + " --clean");
+      return cli::Fail(
+          view.status(),
+          "No node of " + cli::FabricFlags() +
+              " can be found without a metadata server. If all programs of the fabric have "
+              "died, start the memory nodes again with the same flags: their data is still there. (memnode " +
+              cli::FabricFlags() + " --clean removes it.)");
     }
     const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);
     if (redraw) std::fputs("\x1b[H\x1b[J", stdout);

@@ -47,10 +47,9 @@ Result<std::unique_ptr<Fabric>> Fabric::Join(const DeviceOptions& options) {
   fabric->Reclaim();
   Status taken;
   if (!options.create_fabric && !fabric->AnybodyAlive()) {
-    taken = {
-        StatusCode::kNotFound,
-        "fabric " + options.fabric +
-            " has no living device; start a memory node on it, which takes it over, or clean it (memnode --clean)"};
+    taken = {StatusCode::kNotFound, "fabric " + options.fabric +
+                                        " has no living device; start its memory nodes again, whose data is still "
+                                        "there, or remove it all (memnode --clean)"};
   } else {
     taken = fabric->TakeSlot(options.node);
   }
