@@ -87,11 +87,6 @@ void Load::PrintProblems() {
 }
 
 void Load::ReplaceTheDead(int64_t now_ns) {
-  if (gave_up_ == nullptr && store_ != nullptr && store_->replaced()) {
-    gave_up_ = "the store is gone";
-    Channel::Print({{"event", "error"}, {"message", "the fabric has another store since this program was started"}});
-  }
-  if (gave_up_ != nullptr) return;
   const uint32_t active = fleet_->active();
   if (!failing_ && (active >= wanted_ || now_ns < replace_not_before_ns_)) return;
   const std::vector<WorkerRecord> records = fleet_->Records();
@@ -109,7 +104,7 @@ void Load::ReplaceTheDead(int64_t now_ns) {
     failing_ = true;
     Channel::Print({{"event", "error"}, {"message", "a worker could not start: " + fleet_->FirstError().ToString()}});
     if (in_vain > kMostRetries && none_serves) {
-      gave_up_ = "workers cannot start";
+      gave_up_ = true;
       return;
     }
     replace_not_before_ns_ = now_ns + (kFirstRetryNs << std::min(in_vain, kMostRetries));

@@ -57,6 +57,8 @@ class Load {
   void SetWorkers(uint32_t count, const char* why);
   // Returns whether something other than the user decides how many there are.
   bool scaled() const { return scaler_ && !options_.elastic->dry_run; }
+  // Returns whether the fabric has another store than the one that threads have opened.
+  bool store_is_gone() const { return store_ != nullptr && store_->gone(); }
   FleetView View() const;
   double SecondsSinceStart(int64_t now_ns) const;
 
@@ -83,7 +85,7 @@ class Load {
   krcore::Result<bool> FirstWorkersServe();
 
   // Starts workers in place of those that have ended without being asked to. One that could not even start is replaced
-  // after a growing delay. Sets gave_up_ after some, or if the fabric has another store.
+  // after a growing delay. Sets gave_up_ after some.
   void ReplaceTheDead(int64_t now_ns);
 
   // ---- for loads that an autoscaler follows
@@ -106,7 +108,7 @@ class Load {
   std::unique_ptr<Fleet> fleet_;
   uint32_t wanted_ = 0;
   uint64_t replaced_ = 0;
-  const char* gave_up_ = nullptr;  // why the load cannot go on; null: it can
+  bool gave_up_ = false;  // none serves, and none could start, several times in a row
   int64_t start_ns_;
 
  private:

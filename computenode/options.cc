@@ -136,12 +136,6 @@ Result<std::optional<redis::FrontEndOptions>> RedisFromFlags(const cli::CommandL
     options.path = FLAGS_redis;
     return std::optional(options);
   }
-  if (FLAGS_redis.find(':') == std::string::npos) {
-    return Status(StatusCode::kInvalidArgument,
-                  "--redis=" + FLAGS_redis +
-                      ": expected HOST:PORT, for example 127.0.0.1:6379, or the path of a "
-                      "Unix socket, with a /");
-  }
   auto address = cli::ParseAddress(FLAGS_redis, "--redis");
   if (!address.ok()) return address.status();
   options.address = *std::move(address);
@@ -305,8 +299,11 @@ cli::Program ProgramDescription() {
 }
 
 Result<Options> OptionsFromFlags(const cli::CommandLine& line) {
-  if (cli::FlagGiven("redis") && FLAGS_redis.empty()) {
-    return Status(StatusCode::kInvalidArgument, "--redis=: expected HOST:PORT, or the path of a Unix socket");
+  if (cli::FlagGiven("redis") && FLAGS_redis.find_first_of(":/") == std::string::npos) {
+    return Status(StatusCode::kInvalidArgument,
+                  "--redis=" + FLAGS_redis +
+                      ": expected HOST:PORT, for example 127.0.0.1:6379, or the path of a "
+                      "Unix socket, with a /");
   }
   auto flags = FLAGS_redis.empty() ? ycsb::WorkloadFromFlags(line, 0) : ycsb::StoreFromFlags(0);
   if (!flags.ok()) return flags.status();

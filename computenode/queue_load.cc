@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 
 constexpr int64_t kLookNs = 1'000'000;   // between looks for workers that have ended
 constexpr int64_t kLeadNs = 20'000'000;  // from when all first workers are ready to the first request
-constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures";
+constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures", kGaveUp[] = "workers cannot start";
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
 double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
@@ -72,7 +72,7 @@ void QueueLoad::Tend(int64_t now_ns) {
 }
 
 const char* QueueLoad::End(int64_t now_ns, bool) {
-  if (gave_up_ != nullptr) return gave_up_;
+  if (gave_up_) return kGaveUp;
   const uint64_t most_failures = options_.job.max_failures;
   const LoadCounts counts = CountsOf(fleet_->Records());
   if (most_failures > 0 && counts.failed + counts.mismatches >= most_failures) return kTooManyFailures;
@@ -214,7 +214,7 @@ bool QueueLoad::AddSummary(const std::string& end, ordered_json* json) {
     return false;
   }
   return (end != kFinished || replied == queue_->size()) && counts.failed == 0 && counts.mismatches == 0 &&
-         gave_up_ == nullptr && end != kTooManyFailures;
+         end != kGaveUp && end != kTooManyFailures;
 }
 
 // Writes records of 24 bytes, in the order of the requests: due and done (int64 each; nanoseconds since the start; done

@@ -92,7 +92,7 @@ bool RedisLoad::AddSummary(const std::string&, ordered_json* json) {
                 {"closed_as_slow", counts.slow}});
   (*json)["client_stats"] = ycsb::ClientStatsJson(fleet_->TotalClientStats());
   AddStarts(View(), json);
-  return gave_up_ == nullptr;
+  return !gave_up_;
 }
 
 void RedisLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView&, metrics::Families* families) {

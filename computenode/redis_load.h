@@ -27,7 +27,7 @@ class RedisLoad final : public Load {
   void Begin() override;
   int64_t WakeNs(int64_t now_ns) const override;
   void Tend(int64_t now_ns) override;
-  const char* End(int64_t, bool) override { return gave_up_; }
+  const char* End(int64_t, bool) override { return gave_up_ ? "workers cannot start" : nullptr; }
   void Stop() override { front_end_->Stop(); }
   void AddReady(nlohmann::ordered_json* json) const override;
   void AddStatus(nlohmann::ordered_json* json) override;

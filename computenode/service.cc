@@ -56,7 +56,7 @@ int Service::PrintSummary(const char* end) {
                        {"end", end},
                        {"time_s", load_.SecondsSinceStart(clock_.NowNs())},
                        {"control_plane", options_.store.control_plane}};
-  const bool good = load_.AddSummary(end, &json);
+  const bool good = load_.AddSummary(end, &json) && !load_.store_is_gone();
   Channel::Print(json);
   Channel::Flush();
   return good ? 0 : cli::kExitFailure;
@@ -112,6 +112,7 @@ krcore::Status Service::AwaitFirstWorkers() {
 
 const char* Service::End(int64_t now_ns) {
   if (quit_) return "quit";
+  if (load_.store_is_gone()) return "the store is gone";
   if (cli::StopSignal::Requested()) return "signal";
   if (options_.duration_s > 0 && load_.SecondsSinceStart(now_ns) >= options_.duration_s) return "duration";
   return load_.End(now_ns, channel_.open());

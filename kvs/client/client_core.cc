@@ -138,9 +138,7 @@ Status ClientCore::Begin() {
   // Make the connections first. They may take long, and others wait for a registered client.
   const Step learnt = Wait(home.Glance());
   if (learnt != Step::kOk) return connections_.UnavailableStatus("reading the store's home");
-  if (home.words().hash_seed != common_.shape.hasher.seed()) {
-    return StoreIdentity::Replaced();
-  }
+  KRCORE_RETURN_IF_ERROR(common_.store.identity.Confirm(home.words().hash_seed));
   took(&times_.register_ns);
   for (const krcore::NodeId node : home.all_nodes()) {
     (void)connections_.Ensure(node, deadline);  // a dead one fails only the operations that need it

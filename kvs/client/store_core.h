@@ -40,7 +40,7 @@ class StoreCore final : public Store {
   Result<std::unique_ptr<ClientCore>> NewPolledClient(const ClientOptions& options);
   Status PrepareClient(const ClientOptions& options) override;
   Status SetReplicas(uint32_t replicas) override;
-  bool replaced() const override { return state_.identity.replaced(); }
+  bool gone() const override { return state_.identity.gone(); }
   krcore::Node& node() override { return *node_; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return node_->software_dc(); }
 

@@ -330,8 +330,8 @@ krcore::Status FormatPool(std::span<std::byte> pool, krcore::NodeId node, uint64
 // of it is copied yet.
 void FormatLearner(std::span<std::byte> region, const Superblock& super, krcore::NodeId node, uint32_t incarnation);
 
-// The initial depth of a store that is to hold so many records: when it does, three quarters of its slots are in use,
-// with which hardly any bucket is full. At most kMaxDepth; 0 if nothing is expected.
+// The initial depth of a store that is to hold so many records. They take three quarters of its slots at most, so that
+// hardly any bucket is full. At most kMaxDepth; 0 if nothing is expected.
 uint32_t DepthFor(uint64_t records, const SubtableGeometry& geometry);
 
 struct HomeOptions {

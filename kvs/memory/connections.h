@@ -23,7 +23,7 @@
 #include "kvs/memory/mirror.h"
 #include "kvs/memory/mutation.h"
 #include "kvs/memory/outbox.h"
-#include "kvs/memory/remote_pool.h"
+#include "kvs/memory/store_identity.h"
 
 namespace kvs {
 
@@ -251,7 +251,7 @@ class Connections {
   // `reconnect_budget_ns`: how long Reach may block. It does not block beyond the next deadline of what waits, if that
   // leaves kMinTryNs. After a vain try it does not block for as long as that try took, for any memory node, so that
   // operations have at least half of the time. A dead memory node is recognized at once.
-  // The store that `node` reaches when it connects to a memory node for the first time is that of `identity`.
+  // A memory node that is connected for the first time belongs to the store of `identity`. Its successors are checked.
   Connections(krcore::Node& node, StoreIdentity& identity, int64_t reconnect_budget_ns, ClientStats& stats)
       : node_(node),
         identity_(identity),
@@ -288,7 +288,7 @@ class Connections {
       return true;
     return ReachAgain(memory_node);
   }
-  // The memory node is the one that `others` reach. If it is not, what is there may belong to another store.
+  // Before the first connection to a memory node: it must be the one that `others` reach, or is checked.
   void ExpectSame(const Connections& others, krcore::NodeId memory_node) {
     peers_[memory_node & 0xff].incarnation = others.peers_[memory_node & 0xff].incarnation;
     peers_[memory_node & 0xff].life = 1;
@@ -307,9 +307,9 @@ class Connections {
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
     return mirrored() ? MirroredPoolBytes(memory_node) : peers_[memory_node & 0xff].pool_bytes;
   }
-  // Returns kUnavailable and names the memory node that failed last, or StoreIdentity::Replaced(). `what` was not done.
+  // Returns kUnavailable and names the memory node that failed last, or StoreIdentity::Gone(). `what` was not done.
   Status UnavailableStatus(const char* what) const {
-    if (identity_.replaced()) return StoreIdentity::Replaced();
+    if (identity_.gone()) return StoreIdentity::Gone();
     return {StatusCode::kUnavailable,
             std::string(what) + ": memory node " + std::to_string(last_failed_) + " is dead or unreachable"};
   }

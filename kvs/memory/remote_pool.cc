@@ -109,21 +109,6 @@ Status RemotePool::ReadSuperblock(NodeId memory_node, Deadline deadline, Superbl
   return CheckLayout(*super, memory_node);
 }
 
-Status StoreIdentity::Replaced() {
-  return {StatusCode::kBadState, "the fabric has another store since this one was opened (open it again)"};
-}
-
-Status StoreIdentity::Check(krcore::Node& node, Deadline deadline) {
-  if (replaced()) return Replaced();
-  const auto pool = RemotePool::Create(node, sizeof(Superblock));
-  if (!pool.ok()) return pool.status();
-  Superblock super;
-  KRCORE_RETURN_IF_ERROR((*pool)->Connect(home_, deadline, &super));
-  if (super.is_home != 0 && super.hash_seed == seed_) return Status::Ok();
-  replaced_.store(true, std::memory_order_relaxed);
-  return Replaced();
-}
-
 Status RemotePool::Read(uint64_t offset, size_t bytes, Deadline deadline) {
   krcore::WorkRequest wr;
   wr.opcode = Opcode::kRead;

@@ -5,7 +5,6 @@
 #ifndef KVS_MEMORY_REMOTE_POOL_H_
 #define KVS_MEMORY_REMOTE_POOL_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -79,25 +78,6 @@ class RemotePool {
   std::unique_ptr<krcore::QueuePool> pool_;  // made when first needed
   std::unique_ptr<krcore::VirtualQueue> queue_;
   krcore::RemoteRegion region_;
-};
-
-// Which store a client was opened for. When a memory node is started again, the fabric may have another one.
-//
-// Thread safety: any thread, once it is set.
-class StoreIdentity {
- public:
-  void Set(krcore::NodeId home, const HashSeed& seed) { home_ = home, seed_ = seed; }
-  // Reads which store the home has now, through queues of its own. kBadState: another one, and so from now on, for the
-  // old one is gone. Blocks until the deadline at most; otherwise the codes of RemotePool::Connect.
-  krcore::Status Check(krcore::Node& node, krcore::Deadline deadline);
-  // kBadState, and what to do.
-  static krcore::Status Replaced();
-  bool replaced() const { return replaced_.load(std::memory_order_relaxed); }
-
- private:
-  krcore::NodeId home_ = krcore::kNoNode;
-  HashSeed seed_{};
-  std::atomic<bool> replaced_ = false;  // it pairs with nothing: whoever misses it finds out by itself
 };
 
 }  // namespace kvs

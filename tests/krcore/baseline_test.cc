@@ -61,6 +61,7 @@ class Baseline : public ::testing::TestWithParam<std::string> {
 TEST_P(Baseline, ReadWriteAndAtomicsReachThePeersMemory) {
   Worker worker = StartWorker();
   auto queue = worker.Connect(1);
+  EXPECT_EQ(queue->peer_incarnation(), memory_.node->incarnation());
   ASSERT_EQ(queue->regions().size(), 1u);
   const Sge sge = worker.Word(0);
   worker.words()[0] = 1234;

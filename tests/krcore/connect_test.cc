@@ -33,6 +33,7 @@ TEST(Connect, ListsThePeersPublishedRegions) {
   Worker worker = Worker::Start(fabric);
   auto queue = worker.Connect(7);
   EXPECT_EQ(queue->peer(), 7u);
+  EXPECT_EQ(queue->peer_incarnation(), memory.node->incarnation());
   ASSERT_EQ(queue->regions().size(), 1u);
   EXPECT_EQ(queue->regions()[0].addr, reinterpret_cast<uint64_t>(memory.region->bytes().data()));
   EXPECT_EQ(queue->regions()[0].length, 8192u);

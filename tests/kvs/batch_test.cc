@@ -47,6 +47,13 @@ class Batches : public ::testing::Test {
   void Write(krcore::NodeId node, uint64_t i) {
     batch_.Write(local() + i, {node, kAt + i * sizeof(uint64_t)}, sizeof(uint64_t));
   }
+  // Starts node 2 again, with empty memory.
+  void RestartSecond() {
+    store_.StopMemoryNode(2);
+    auto& member = reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset)->members[2];
+    member = kvs::MemberWord(member).Become(kvs::MemberState::kDrained).word();  // otherwise it would not be taken back
+    store_.StartMemoryNode(2);
+  }
   kvs::Outcome Run() {
     auto run = batch_.Run();
     if (!run.await_ready()) {
@@ -272,15 +279,30 @@ TEST_F(ManyBatches, OfWhichOneMeetsADeadNodeAreDoneButForThatOne) {
 TEST_F(ManyBatches, ThatWaitForRoomDoNotReachTheNextLifeOfAMemoryNode) {
   for (int i = 0; i < 4; ++i) Begin(8);
   Begin({{1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {1, kAt}, {2, kAt}});
-  store_.StopMemoryNode(2);
-  auto& member = reinterpret_cast<kvs::HomeArea*>(store_.memory().data() + kvs::kHomeAreaOffset)->members[2];
-  member = kvs::MemberWord(member).Become(kvs::MemberState::kDrained).word();  // otherwise it would not be taken back
-  store_.StartMemoryNode(2);
+  RestartSecond();
   connections_->Forget(2);
   ASSERT_TRUE(connections_->Reach(2));
   AwaitAll();
   EXPECT_EQ(OutcomeOf(4), kvs::Outcome::kUnavailable);
   EXPECT_EQ(RemoteWord(2, 0), 0u);
+}
+
+TEST_F(Batches, DoNotReachTheMemoryNodesOfAnotherStore) {
+  kvs::StoreIdentity others_identity;
+  others_identity.Set(1, {3, 4});
+  kvs::Connections other(*node_, others_identity, 1'000'000'000, stats_);
+  ASSERT_TRUE(other.Open(16).ok());
+  other.ExpectSame(*connections_, 2);
+  identity_.Set(1, {3, 4});
+  connections_->Forget(2);
+  EXPECT_TRUE(connections_->Reach(2)) << "it is still the same one";
+  RestartSecond();
+  connections_->Forget(2);
+  EXPECT_FALSE(connections_->Reach(2));
+  EXPECT_TRUE(identity_.gone());
+  EXPECT_EQ(connections_->UnavailableStatus("this"), krcore::StatusCode::kBadState);
+  EXPECT_FALSE(other.Reach(2));
+  EXPECT_TRUE(others_identity.gone());
 }
 
 TEST_F(Batches, OfAnEndedRegistrationPostNothing) {

@@ -315,21 +315,21 @@ TEST(EmbeddedStore, TooLittleMemoryIsRefusedByName) {
 
 // A table that is too small grows, and one that is too large shrinks, as any other.
 TEST(EmbeddedStore, ATableOfTheExpectedSizeDoesNotGrow) {
-  constexpr int kRecords = 30'000;
-  for (const uint64_t expected : {kRecords, kRecords / 10, kRecords * 10}) {
+  const uint64_t records = uint64_t{16} * SubtableGeometry{}.slots() / 4 * 3;  // as many as 16 subtables are to hold
+  for (const uint64_t expected : {records, records / 10, records * 10}) {
     const auto store = Store::OpenEmbedded({.memory_bytes = size_t{64} << 20, .expected_records = expected}).value();
     const auto client = store->NewClient().value();
     const uint64_t at_first = client->ReadTableStats().value().subtables;
     EXPECT_GE(at_first * SubtableGeometry{}.slots(), expected);
-    for (int i = 0; i < kRecords; ++i) ASSERT_TRUE(client->Insert(std::to_string(i), "v").ok());
-    EXPECT_EQ(client->ReadTableStats().value().used_slots, uint64_t{kRecords});
-    if (expected < kRecords) {
+    for (uint64_t i = 0; i < records; ++i) ASSERT_TRUE(client->Insert(std::to_string(i), "v").ok());
+    EXPECT_EQ(client->ReadTableStats().value().used_slots, records);
+    if (expected < records) {
       EXPECT_GT(client->stats().splits, 0u);
     } else {
       EXPECT_EQ(client->stats().splits, 0u) << expected;
     }
-    if (expected == kRecords) continue;
-    for (int i = 0; i < kRecords; ++i) ASSERT_TRUE(client->Delete(std::to_string(i)).ok());
+    if (expected == records) continue;
+    for (uint64_t i = 0; i < records; ++i) ASSERT_TRUE(client->Delete(std::to_string(i)).ok());
     EXPECT_LT(client->ReadTableStats().value().subtables, std::max<uint64_t>(at_first, 2)) << expected;
   }
 }

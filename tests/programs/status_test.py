@@ -126,7 +126,7 @@ class StatusTest(FabricCase):
         done = self.surge()
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn(f"fabric {self.fabric} has no living device", done.stderr)
-        self.assertIn("whose data is still there, or remove it all (memnode --clean)", done.stderr)
+        self.assertIn("whose data may still be there, or remove it all (memnode --clean)", done.stderr)
         self.assertNotRegex(done.stderr, rf"exist: .*\b{self.fabric}\b")
 
     def test_mistakes_are_told(self):

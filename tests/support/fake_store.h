@@ -22,7 +22,7 @@ class FakeStore final : public kvs::Store {
  public:
   kvs::Result<std::unique_ptr<kvs::Client>> NewClient(const kvs::ClientOptions& options) override;
   kvs::Status PrepareClient(const kvs::ClientOptions& options) override;
-  bool replaced() const override { return false; }
+  bool gone() const override { return false; }
   krcore::Node& node() override;
   kvs::Status SetReplicas(uint32_t) override { return kvs::StatusCode::kUnsupported; }
   std::optional<krcore::SoftwareDcStats> software_dc() override { return dc; }

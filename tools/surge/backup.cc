@@ -89,16 +89,15 @@ struct Session {
   }
 };
 
-// Writes the records that have not expired, large ones through the second client. `done` counts those that were
-// written, `expired` the others.
-Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done, uint64_t* expired) {
+// Were it written, it would take the place of what is there, and then expire.
+bool HasExpired(const BackupReader::Record& record) {
+  return record.expires_at_ms != 0 && record.expires_at_ms <= krcore::RealClock()->UnixMs();
+}
+
+// Writes the records, large ones through the second client. `done` counts those that were written.
+Status WriteAll(Session& session, const std::vector<BackupReader::Record>& records, uint64_t* done) {
   std::vector<kvs::WriteRequest> writes[2];
-  const uint64_t now_ms = krcore::RealClock()->UnixMs();
   for (const BackupReader::Record& record : records) {
-    if (record.expires_at_ms != 0 && record.expires_at_ms <= now_ms) {
-      ++*expired;
-      continue;
-    }
     writes[record.value.size() > kSmallBytes].push_back({.kind = kvs::WriteKind::kPut,
                                                          .key = record.key,
                                                          .value = record.value,
@@ -169,26 +168,29 @@ int Restore(const std::string& path, bool check_only) {
     return check_only ? std::string() : "Restored so far, and kept: " + std::to_string(done) + " records.";
   };
   std::vector<BackupReader::Record> records;
+  bool more = true;
   do {
     if (cli::StopSignal::Requested()) {
       return Stopped(so_far());
     }
     if (const Status status = file.Next(&records); !status.ok()) return cli::Fail(status, so_far());
+    more = !records.empty();
+    if (!check_only) expired += std::erase_if(records, HasExpired);
     for (const BackupReader::Record& record : records) bytes += record.key.size() + record.value.size();
     if (check_only) {
       done += records.size();
-    } else if (const Status status = WriteAll(session, records, &done, &expired); !status.ok()) {
+    } else if (const Status status = WriteAll(session, records, &done); !status.ok()) {
       return cli::Fail(status, so_far());
     }
     std::optional<double> part;
     if (file.file_bytes() > 0) part = static_cast<double>(file.offset()) / static_cast<double>(file.file_bytes());
     progress.Show(part, done, bytes);
-  } while (!records.empty());
+  } while (more);
   if (check_only) {
     std::printf("%s is complete: %s\n", path.c_str(), progress.Summary(done, bytes).c_str());
   } else {
-    std::printf("restore to fabric %s: %s; %" PRIu64 " have expired since the backup\n", FLAGS_fabric.c_str(),
-                progress.Summary(done, bytes).c_str(), expired);
+    std::printf("restore to fabric %s: %s\n", FLAGS_fabric.c_str(), progress.Summary(done, bytes).c_str());
+    if (expired > 0) std::printf("left out: %" PRIu64 " records that have expired since the backup\n", expired);
   }
   return 0;
 }

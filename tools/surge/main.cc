@@ -94,7 +94,7 @@ int ShowStatus() {
           view.status(),
           "No node of " + cli::FabricFlags() +
               " can be found without a metadata server. If all programs of the fabric have "
-              "died, start the memory nodes again with the same flags: their data is still there. (memnode " +
+              "died, start the memory nodes again with the same flags: their data may still be there. (memnode " +
               cli::FabricFlags() + " --clean removes it.)");
     }
     const std::string text = FLAGS_json ? Json(*view) + "\n" : Table(*view);

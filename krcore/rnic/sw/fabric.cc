@@ -48,7 +48,7 @@ Result<std::unique_ptr<Fabric>> Fabric::Join(const DeviceOptions& options) {
   Status taken;
   if (!options.create_fabric && !fabric->AnybodyAlive()) {
     taken = {StatusCode::kNotFound, "fabric " + options.fabric +
-                                        " has no living device; start its memory nodes again, whose data is still "
+                                        " has no living device; start its memory nodes again, whose data may still be "
                                         "there, or remove it all (memnode --clean)"};
   } else {
     taken = fabric->TakeSlot(options.node);

@@ -30,7 +30,7 @@
 //                     memory for what is to be read. Nothing was changed
 //   kCorrupt          a block's checksum did not match within the timeout. (A Scan names the block's place)
 //   kBadState         the client was opened before fork, and this is the child; or the memory nodes were started anew
-//                     with another store (Store::replaced)
+//                     with another store (Store::gone)
 #ifndef KVS_CLIENT_H_
 #define KVS_CLIENT_H_
 
@@ -397,7 +397,7 @@ class Store : public krcore::OfOneProcess {
   virtual Status SetReplicas(uint32_t replicas) = 0;
   // Whether a client has found that the fabric has another store by now, because the memory nodes were started anew.
   // Then every operation returns kBadState.
-  virtual bool replaced() const = 0;
+  virtual bool gone() const = 0;
   // The node that the clients share. With "verbs" each Client has one of its own.
   virtual krcore::Node& node() = 0;
   // What DC in software has done so far for that node; nothing where there is no DC in software. Requests sent
