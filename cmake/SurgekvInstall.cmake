@@ -19,16 +19,13 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/surgekvConfig.cmake.in
   ${CMAKE_BINARY_DIR}/surgekvConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/surgekvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/surgekvConfig.cmake ${CMAKE_BINARY_DIR}/surgekvConfigVersion.cmake
-        ${CMAKE_CURRENT_LIST_DIR}/Findibverbs.cmake DESTINATION ${package_dir} COMPONENT libraries)
+        DESTINATION ${package_dir} COMPONENT libraries)
 
 # For pkg-config. The libraries are static, so what they need is in Libs, and --static is not needed. The prefix is that
 # of `cmake --install`, which may be another than that of this build.
 file(RELATIVE_PATH prefix_of_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" prefix_of_pc "${prefix_of_pc}")
-set(pc_system_libs -libverbs -pthread)
-if(TARGET ibverbs::mlx5)
-  list(PREPEND pc_system_libs -lmlx5)
-endif()
+set(pc_system_libs -ldl -pthread)
 set(runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})  # of C++, which a C compiler does not link
 list(REMOVE_ITEM runtime ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
 list(TRANSFORM runtime PREPEND -l)

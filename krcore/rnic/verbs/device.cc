@@ -8,6 +8,7 @@
 
 #include "krcore/rnic/providers.h"
 #include "krcore/rnic/request_form.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/memory.h"
 #include "krcore/rnic/verbs/qp.h"
 #include "krcore/rnic/verbs/software_dci.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr size_t kMaxTries = 64;  // to get a key that was not used recently
 
 struct MrDeleter {
-  void operator()(ibv_mr* mr) const { ibv_dereg_mr(mr); }
+  void operator()(ibv_mr* mr) const { ibv.dereg_mr(mr); }
 };
 using MrPtr = std::unique_ptr<ibv_mr, MrDeleter>;
 
@@ -55,11 +56,11 @@ class VerbsMr final : public Mr {
 }  // namespace
 
 Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
-  ibv_pd* const pd = ibv_alloc_pd(device->context->get());
+  ibv_pd* const pd = ibv.alloc_pd(device->context->get());
   if (pd == nullptr) return FailedCall(errno, "allocate a PD");
   const auto index = device->address_handles.AddPd(pd);
   if (!index.ok()) {
-    ibv_dealloc_pd(pd);
+    ibv.dealloc_pd(pd);
     return index.status();
   }
   return std::unique_ptr<Pd>(new VerbsPd(device, pd, *index));
@@ -67,14 +68,14 @@ Result<std::unique_ptr<Pd>> VerbsPd::Create(SharedDevice* device) {
 
 VerbsPd::~VerbsPd() {
   device_->address_handles.RemovePd(index_);
-  ibv_dealloc_pd(pd_);
+  ibv.dealloc_pd(pd_);
 }
 
 Result<std::unique_ptr<Mr>> VerbsPd::RegisterMemory(void* addr, size_t length, uint32_t access_rights) {
   KRCORE_RETURN_IF_ERROR(CheckRegistration(addr, length, access_rights));
   std::vector<MrPtr> refused;  // held, so that their keys are not given out again
   while (refused.size() < kMaxTries) {
-    MrPtr mr(ibv_reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
+    MrPtr mr(ibv.reg_mr(pd_, addr, length, static_cast<int>(ToAccessFlags(access_rights))));
     if (mr == nullptr) {
       return FailedCall(errno, "register " + std::to_string(length) + " bytes");
     }
@@ -268,7 +269,9 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
 
 Status TryNic(const DeviceOptions& options) {
   const auto choice = ParsePortChoice(options.port);
-  return choice.ok() ? OpenPort(*choice).status() : choice.status();
+  if (!choice.ok()) return choice.status();
+  KRCORE_RETURN_IF_ERROR(LoadLibibverbs());
+  return OpenPort(*choice).status();
 }
 
 Result<CleanReport> CleanStale(const std::string& /*fabric*/, bool /*also_kept*/) { return CleanReport{}; }

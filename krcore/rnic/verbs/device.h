@@ -46,10 +46,10 @@ class VerbsPd final : public Pd {
   Regions regions_;  // for the software DC
 };
 
-// The DC transport of mlx5 devices (ConnectX-4 and newer), by mlx5dv. docs/krcore.md, "DC of mlx5". A build without
-// libmlx5 uses mlx5_absent.cc instead, where no device has it.
+// The DC transport of mlx5 devices (ConnectX-4 and newer), by mlx5dv. docs/krcore.md, "DC of mlx5".
 
-// Finds which DC of its own the device has, by making an initiator and a target and bringing them up; kSoftware: none.
+// Finds which DC of its own the device has, by making an initiator and a target and bringing them up; kSoftware: none,
+// or libmlx5 is not installed.
 // An error means that this could not be found out, for example for lack of memory. `device` has its context and caps.
 Result<DcKind> FindMlx5Dc(SharedDevice* device);
 

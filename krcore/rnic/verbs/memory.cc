@@ -1,6 +1,5 @@
 #include "krcore/rnic/verbs/memory.h"
 
-#include <infiniband/verbs.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include "krcore/base/os.h"
 #include "krcore/rnic.h"
 #include "krcore/rnic/request_form.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {
@@ -22,7 +22,7 @@ void* MapReserved(size_t length) {
   if (addr == MAP_FAILED) return nullptr;
   // Where libibverbs keeps registered memory out of forked children, it does so by small pages, and the kernel does not
   // split these pages. There is nothing to split if all of the memory is kept out already.
-  if (ibv_is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
+  if (ibv.is_fork_initialized() == IBV_FORK_ENABLED) madvise(addr, length, MADV_DONTFORK);
   return addr;
 }
 
@@ -61,12 +61,12 @@ Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Allocate(ibv_pd* pd, s
   auto memory = Pages::Map(length);
   if (!memory.ok())
     return Status(memory.status().code(), "cannot allocate " + std::string(what) + ": " + memory.status().ToString());
-  ibv_mr* const mr = ibv_reg_mr(pd, (*memory)->bytes().data(), length, int{IBV_ACCESS_LOCAL_WRITE});
+  ibv_mr* const mr = ibv.reg_mr(pd, (*memory)->bytes().data(), length, int{IBV_ACCESS_LOCAL_WRITE});
   if (mr == nullptr) return FailedCall(errno, std::string("register ") + what);
   return std::unique_ptr<RegisteredPages>(new RegisteredPages(*std::move(memory), mr));
 }
 
-RegisteredPages::~RegisteredPages() { ibv_dereg_mr(mr_); }
+RegisteredPages::~RegisteredPages() { ibv.dereg_mr(mr_); }
 
 WriterFirstMutex::WriterFirstMutex() {
   pthread_rwlockattr_t attributes;

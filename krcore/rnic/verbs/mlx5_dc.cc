@@ -1,7 +1,5 @@
 // DC initiators and targets of mlx5 devices, and the check whether a device has them (device.h).
 #include <arpa/inet.h>
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +10,7 @@
 
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/device.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/qp.h"
 
 namespace krcore::rnic::verbs {
@@ -62,11 +61,11 @@ Result<std::unique_ptr<Qp>> Mlx5Dci::Create(SharedDevice* device, ibv_pd* pd, ui
   mlx5dv_qp_init_attr dc{};
   dc.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC;
   dc.dc_init_attr.dc_type = MLX5DV_DCTYPE_DCI;
-  ibv_qp* const made = mlx5dv_create_qp(device->context->get(), &init, &dc);
+  ibv_qp* const made = mlx5dv.create_qp(device->context->get(), &init, &dc);
   if (made == nullptr) return FailedCall(errno, "create a DC initiator of " + std::to_string(attr.sq_depth) + " sends");
   dci->Adopt(made);
-  dci->ex_ = ibv_qp_to_qp_ex(made);
-  dci->dv_ = dci->ex_ != nullptr ? mlx5dv_qp_ex_from_ibv_qp_ex(dci->ex_) : nullptr;
+  dci->ex_ = ibv.qp_to_qp_ex(made);
+  dci->dv_ = dci->ex_ != nullptr ? mlx5dv.qp_ex_from_ibv_qp_ex(dci->ex_) : nullptr;
   if (dci->dv_ == nullptr) return FailedCall(EOPNOTSUPP, "post to a DC initiator");
   return std::unique_ptr<Qp>(std::move(dci));
 }
@@ -221,7 +220,7 @@ Result<std::unique_ptr<Dct>> Mlx5Dct::Create(SharedDevice* device, ibv_pd* pd, c
 Status Mlx5Dct::Make(ibv_pd* pd) {
   ibv_srq_init_attr srq{};
   srq.attr = {std::max(attr_.rq_depth, 1U), max_sge_, 0};
-  srq_ = ibv_create_srq(pd, &srq);
+  srq_ = ibv.create_srq(pd, &srq);
   if (srq_ == nullptr)
     return FailedCall(errno, "create an SRQ of " + std::to_string(srq.attr.max_wr) + " receives for a DC target");
   ibv_qp_init_attr_ex init{};
@@ -234,7 +233,7 @@ Status Mlx5Dct::Make(ibv_pd* pd) {
   dc.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_DC;
   dc.dc_init_attr.dc_type = MLX5DV_DCTYPE_DCT;
   dc.dc_init_attr.dct_access_key = attr_.dc_key;
-  qp_ = mlx5dv_create_qp(device_->context->get(), &init, &dc);
+  qp_ = mlx5dv.create_qp(device_->context->get(), &init, &dc);
   return qp_ != nullptr ? Status{} : FailedCall(errno, "create a DC target");
 }
 
@@ -245,7 +244,7 @@ Status Mlx5Dct::ToRtr() {
   init.pkey_index = 0;
   init.port_num = context.port().number;
   init.qp_access_flags = ToAccessFlags(attr_.access_rights);
-  if (const int error = ibv_modify_qp(qp_, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (const int error = ibv.modify_qp(qp_, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
       error != 0)
     return FailedCall(error, "move a DC target to INIT");
   ibv_qp_attr rtr{};
@@ -253,7 +252,7 @@ Status Mlx5Dct::ToRtr() {
   rtr.path_mtu = context.port().attr.active_mtu;
   rtr.min_rnr_timer = kRnrTimer;
   rtr.ah_attr = PathTo(context, {});  // a target takes GID index and hop limit from it
-  if (const int error = ibv_modify_qp(qp_, &rtr, IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER | IBV_QP_AV);
+  if (const int error = ibv.modify_qp(qp_, &rtr, IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_MIN_RNR_TIMER | IBV_QP_AV);
       error != 0)
     return FailedCall(error, "move a DC target to RTR");
   num_ = qp_->qp_num;
@@ -261,8 +260,8 @@ Status Mlx5Dct::ToRtr() {
 }
 
 Mlx5Dct::~Mlx5Dct() {
-  if (qp_ != nullptr) ibv_destroy_qp(qp_);
-  if (srq_ != nullptr) ibv_destroy_srq(srq_);
+  if (qp_ != nullptr) ibv.destroy_qp(qp_);
+  if (srq_ != nullptr) ibv.destroy_srq(srq_);
   if (!recv_slot_) return;
   recv_cq_->Forget(this);
   recv_cq_->Detach(*recv_slot_);
@@ -315,12 +314,12 @@ namespace {
 constexpr uint32_t kFirstV1 = 0x1011, kLastV1 = 0x1016;
 
 struct PdDeleter {
-  void operator()(ibv_pd* pd) const { ibv_dealloc_pd(pd); }
+  void operator()(ibv_pd* pd) const { ibv.dealloc_pd(pd); }
 };
 
 // Makes a target and an initiator, as every later one is made, and drops them again.
 Status TryDc(SharedDevice* device) {
-  const std::unique_ptr<ibv_pd, PdDeleter> pd(ibv_alloc_pd(device->context->get()));
+  const std::unique_ptr<ibv_pd, PdDeleter> pd(ibv.alloc_pd(device->context->get()));
   if (pd == nullptr) return FailedCall(errno, "allocate a PD");
   const auto target = CreateMlx5Dct(device, pd.get(), {});
   if (!target.ok()) return target.status();
@@ -338,7 +337,7 @@ Status TryDc(SharedDevice* device) {
 
 Result<DcKind> FindMlx5Dc(SharedDevice* device) {
   const Port& port = device->context->port();
-  if (!mlx5dv_is_supported(port.context->device)) return DcKind::kSoftware;
+  if (!LoadLibmlx5() || !mlx5dv.is_supported(port.context->device)) return DcKind::kSoftware;
   const Status tried = TryDc(device);
   if (tried.ok()) {
     const uint32_t part = port.device.vendor_part_id;

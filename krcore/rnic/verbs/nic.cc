@@ -15,6 +15,7 @@
 
 #include "krcore/base/os.h"
 #include "krcore/resources.h"
+#include "krcore/rnic/verbs/library.h"
 
 namespace krcore::rnic::verbs {
 
@@ -107,7 +108,7 @@ Status FailedCall(int error, const std::string& what) {
 namespace {
 
 struct DeviceListDeleter {
-  void operator()(ibv_device** list) const { ibv_free_device_list(list); }
+  void operator()(ibv_device** list) const { ibv.free_device_list(list); }
 };
 
 bool ParseByte(const std::string& text, uint8_t* value) {
@@ -132,13 +133,22 @@ bool ParseMtu(const std::string& text, std::optional<ibv_mtu>* mtu) {
   return mtu->has_value();
 }
 
+// As the function of this name in verbs.h, which is inline and calls libibverbs by name. Returns 0 or an errno.
+int QueryPort(ibv_context* context, uint8_t number, ibv_port_attr* attr) {
+  const verbs_context* const extended = verbs_get_ctx_op(context, query_port);
+  if (extended != nullptr) return extended->query_port(context, number, attr, sizeof(*attr));
+  *attr = {};
+  return ibv.query_port(context, number, reinterpret_cast<_compat_ibv_port_attr*>(attr));
+}
+
 // Returns false if no GID fits.
 bool ChooseGid(ibv_context* context, const PortChoice& choice, Port* port) {
   int best = -1;
   for (int index = 0; index < std::min(port->attr.gid_tbl_len, 256); ++index) {
     if (choice.gid_index && *choice.gid_index != index) continue;
     ibv_gid_entry entry{};
-    if (ibv_query_gid_ex(context, port->number, static_cast<uint32_t>(index), &entry, 0) != 0) continue;
+    const auto of_table = static_cast<uint32_t>(index);
+    if (ibv.query_gid_ex(context, port->number, of_table, &entry, 0, sizeof(entry)) != 0) continue;
     if (GidScore(entry) <= best) continue;
     best = GidScore(entry);
     port->gid_index = static_cast<uint8_t>(index);
@@ -173,21 +183,21 @@ Result<PortChoice> ParsePortChoice(const std::string& text) {
 
 Result<Port> OpenPort(const PortChoice& choice) {
   int count = 0;
-  const std::unique_ptr<ibv_device*, DeviceListDeleter> list(ibv_get_device_list(&count));
+  const std::unique_ptr<ibv_device*, DeviceListDeleter> list(ibv.get_device_list(&count));
   std::string seen;
   for (int i = 0; list != nullptr && i < count; ++i) {
     ibv_device* const device = list.get()[i];
-    const std::string name = ibv_get_device_name(device);
+    const std::string name = ibv.get_device_name(device);
     Port port;
-    port.context.reset(ibv_open_device(device));
-    if (port.context == nullptr || ibv_query_device(port.context.get(), &port.device) != 0) {
+    port.context.reset(ibv.open_device(device));
+    if (port.context == nullptr || ibv.query_device(port.context.get(), &port.device) != 0) {
       seen += "\n  " + name + ": cannot be opened: " + std::strerror(errno);
       continue;
     }
     for (unsigned int number = 1; number <= port.device.phys_port_cnt; ++number) {
       port.number = static_cast<uint8_t>(number);
       port.name = name + ":" + std::to_string(number);
-      if (ibv_query_port(port.context.get(), port.number, &port.attr) != 0) continue;
+      if (QueryPort(port.context.get(), port.number, &port.attr) != 0) continue;
       const bool wanted = (choice.device.empty() || choice.device == name) && choice.port.value_or(number) == number;
       const bool active = port.attr.state == IBV_PORT_ACTIVE;
       const bool fits = choice.mtu.value_or(port.attr.active_mtu) <= port.attr.active_mtu;
@@ -195,7 +205,7 @@ Result<Port> OpenPort(const PortChoice& choice) {
         port.attr.active_mtu = choice.mtu.value_or(port.attr.active_mtu);
         return port;
       }
-      seen += "\n  " + port.name + ": " + ibv_port_state_str(port.attr.state) + ", MTU " +
+      seen += "\n  " + port.name + ": " + ibv.port_state_str(port.attr.state) + ", MTU " +
               std::to_string(Bytes(port.attr.active_mtu)) + (wanted && active && fits ? ", no such GID" : "");
     }
   }
@@ -244,11 +254,12 @@ void UnmapNics() {
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int floor) {
+  KRCORE_RETURN_IF_ERROR(LoadLibibverbs());
   // Without this, a child, or the parent when it writes while there is a child, would take registered pages away from
   // the NIC. ibv_fork_init keeps these pages out of children, with whatever else lies on them. A kernel that copies
   // them for children (from 5.12 on) needs none of that, although libibverbs would do it there as well.
-  if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED) {
-    if (const int error = ibv_fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
+  if (ibv.is_fork_initialized() != IBV_FORK_UNNEEDED) {
+    if (const int error = ibv.fork_init(); error != 0) return FailedCall(error, "prepare libibverbs for fork");
   }
   RunInForkedChildren(UnmapNics);
   auto stop = NewEvent();
@@ -314,9 +325,9 @@ void Context::Run() {
       return;
     }
     ibv_async_event event{};
-    while (ibv_get_async_event(get(), &event) == 0) {
+    while (ibv.get_async_event(get(), &event) == 0) {
       Handle(event);
-      ibv_ack_async_event(&event);  // a queue can be destroyed only after its events were acknowledged
+      ibv.ack_async_event(&event);  // a queue can be destroyed only after its events were acknowledged
     }
   }
 }
@@ -387,7 +398,7 @@ bool AddressHandles::DropUnused() {
   if (oldest == ports_.end()) return false;
   std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release of the last reference
   for (auto& of_pd : oldest->second->of_pd) {
-    if (ibv_ah* const made = of_pd.load(std::memory_order_relaxed); made != nullptr) ibv_destroy_ah(made);
+    if (ibv_ah* const made = of_pd.load(std::memory_order_relaxed); made != nullptr) ibv.destroy_ah(made);
   }
   ports_.erase(oldest);
   return true;
@@ -417,11 +428,11 @@ ibv_ah* AddressHandles::Make(std::unique_lock<std::mutex>& lock, PortHandles& ha
   ++slot.makers;
   lock.unlock();
   ibv_ah_attr attr = handles.attr;
-  ibv_ah* made = ibv_create_ah(slot.pd, &attr);
+  ibv_ah* made = ibv.create_ah(slot.pd, &attr);
   const int error = errno;
   lock.lock();
   if (ibv_ah* const others = of_pd.load(std::memory_order_relaxed); others != nullptr) {
-    if (made != nullptr) ibv_destroy_ah(made);
+    if (made != nullptr) ibv.destroy_ah(made);
     made = others;
   }
   of_pd.store(made, std::memory_order_release);
@@ -445,7 +456,7 @@ void AddressHandles::RemovePd(uint32_t index) {
   made_.wait(lock, [&] { return pds_[index].makers == 0; });
   for (const auto& [key, handles] : ports_) {
     ibv_ah* const made = handles->of_pd[index].exchange(nullptr, std::memory_order_relaxed);
-    if (made != nullptr) ibv_destroy_ah(made);
+    if (made != nullptr) ibv.destroy_ah(made);
   }
   pds_[index].pd = nullptr;
 }

@@ -2,8 +2,6 @@
 #ifndef KRCORE_RNIC_VERBS_NIC_H_
 #define KRCORE_RNIC_VERBS_NIC_H_
 
-#include <infiniband/verbs.h>
-
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -18,6 +16,7 @@
 
 #include "krcore/base/os.h"
 #include "krcore/rnic.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/socket.h"
 #include "krcore/status.h"
 
@@ -69,7 +68,7 @@ struct PortChoice {
 Result<PortChoice> ParsePortChoice(const std::string& text);
 
 struct ContextDeleter {
-  void operator()(ibv_context* context) const { ibv_close_device(context); }
+  void operator()(ibv_context* context) const { ibv.close_device(context); }
 };
 using ContextPtr = std::unique_ptr<ibv_context, ContextDeleter>;
 

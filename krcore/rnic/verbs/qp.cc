@@ -11,6 +11,7 @@
 
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/device.h"
+#include "krcore/rnic/verbs/library.h"
 
 namespace krcore::rnic::verbs {
 namespace {
@@ -55,7 +56,7 @@ void Queue::Adopt(ibv_qp* qp) {
 Queue::~Queue() {
   if (qp_ != nullptr) {
     (void)Quiesce();
-    ibv_destroy_qp(qp_);
+    ibv.destroy_qp(qp_);
   }
   ForgetCompletions();
   if (send_slot_) {
@@ -73,14 +74,14 @@ QpState Queue::state() const {
   events_.fatal.store(false, std::memory_order_relaxed);
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
-  const bool in_error = ibv_query_qp(qp_, &attr, IBV_QP_STATE, &init) == 0 &&
+  const bool in_error = ibv.query_qp(qp_, &attr, IBV_QP_STATE, &init) == 0 &&
                         (attr.qp_state == IBV_QPS_ERR || attr.qp_state == IBV_QPS_SQE);
   if (in_error && state_ != QpState::kReset) state_ = QpState::kErr;
   return state_;
 }
 
 Status Queue::Modify(ibv_qp_attr& attr, int mask, const char* wanted) {
-  const int error = ibv_modify_qp(qp_, &attr, mask | IBV_QP_STATE);
+  const int error = ibv.modify_qp(qp_, &attr, mask | IBV_QP_STATE);
   return error == 0 ? Status{} : FailedCall(error, "move a QP to " + std::string(wanted));
 }
 
@@ -288,7 +289,7 @@ Result<std::unique_ptr<Qp>> VerbsQp::Create(SharedDevice* device, ibv_pd* pd, ui
   init.cap = {attr.sq_depth, attr.rq_depth, device->caps.max_sge, attr.rq_depth > 0 ? device->caps.max_sge : 0,
               device->caps.max_inline_bytes};
   init.qp_type = attr.type == QpType::kRc ? IBV_QPT_RC : IBV_QPT_UD;
-  ibv_qp* const made = ibv_create_qp(pd, &init);
+  ibv_qp* const made = ibv.create_qp(pd, &init);
   if (made == nullptr)
     return FailedCall(errno, "create a QP of " + std::to_string(attr.sq_depth) + " sends and " +
                                  std::to_string(attr.rq_depth) + " receives");
@@ -407,12 +408,12 @@ constexpr int kBatch = 32;
 Result<std::unique_ptr<Cq>> VerbsCq::Create(Context* context, uint32_t depth, uint32_t max_depth) {
   if (depth == 0 || depth > max_depth)
     return Status(StatusCode::kInvalidArgument, "CQ depth is not 1 to " + std::to_string(max_depth));
-  ibv_cq* const cq = ibv_create_cq(context->get(), static_cast<int>(depth), nullptr, nullptr, 0);
+  ibv_cq* const cq = ibv.create_cq(context->get(), static_cast<int>(depth), nullptr, nullptr, 0);
   if (cq == nullptr) return FailedCall(errno, "create a CQ");
   return std::unique_ptr<Cq>(new VerbsCq(cq, depth, max_depth));
 }
 
-VerbsCq::~VerbsCq() { ibv_destroy_cq(cq_); }
+VerbsCq::~VerbsCq() { ibv.destroy_cq(cq_); }
 
 Status VerbsCq::Reserve(uint32_t wrs) {
   const uint64_t needed = reserved_ + wrs;
@@ -420,7 +421,7 @@ Status VerbsCq::Reserve(uint32_t wrs) {
     return {StatusCode::kOutOfMemory, "a CQ of this device has room for " + std::to_string(max_depth_) +
                                           " WRs, and its queues would have " + std::to_string(needed)};
   if (needed > static_cast<uint64_t>(cq_->cqe)) {
-    if (const int error = ibv_resize_cq(cq_, static_cast<int>(needed)); error != 0)
+    if (const int error = ibv.resize_cq(cq_, static_cast<int>(needed)); error != 0)
       return FailedCall(error, "give a CQ room for " + std::to_string(needed) + " WRs");
   }
   reserved_ = needed;

@@ -8,6 +8,7 @@
 #include "krcore/base/os.h"
 #include "krcore/clock.h"
 #include "krcore/rnic/request_form.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/ud_port.h"
 
 namespace krcore::rnic::verbs {
@@ -71,7 +72,7 @@ Result<std::unique_ptr<Qp>> SoftwareDci::Create(SharedDevice* device, ibv_pd* pd
                                                 const QpAttr& attr) {
   Context* const context = device->context.get();
   std::unique_ptr<SoftwareDci> dci(new SoftwareDci(device, pd_index, regions, attr));
-  dci->recv_cq_ = ibv_create_cq(context->get(), static_cast<int>(kSdcInitiatorReceives), nullptr, nullptr, 0);
+  dci->recv_cq_ = ibv.create_cq(context->get(), static_cast<int>(kSdcInitiatorReceives), nullptr, nullptr, 0);
   if (dci->recv_cq_ == nullptr) return FailedCall(errno, "create a CQ for a DC initiator");
   const uint32_t mtu_bytes = device->caps.ud_mtu_bytes;
   auto port = UdPort::Open(context, pd, dci->recv_cq_, {mtu_bytes, kSdcInitiatorSends, kSdcInitiatorReceives});
@@ -102,7 +103,7 @@ SoftwareDci::~SoftwareDci() {
     send_cq_->RemoveSource(this);
     port_.reset();
   }
-  if (recv_cq_ != nullptr) ibv_destroy_cq(recv_cq_);
+  if (recv_cq_ != nullptr) ibv.destroy_cq(recv_cq_);
 }
 
 QpState SoftwareDci::state() const {

@@ -15,6 +15,7 @@
 #include "krcore/resources.h"
 #include "krcore/rnic/request_form.h"
 #include "krcore/rnic/verbs/device.h"
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/nic.h"
 #include "krcore/rnic/verbs/ud_port.h"
 
@@ -64,7 +65,7 @@ Result<std::unique_ptr<Dct>> SoftwareDct::Create(SharedDevice* device, ibv_pd* p
   if (!agent.ok()) return agent.status();
   Context* const context = device->context.get();
   std::unique_ptr<SoftwareDct> dct(new SoftwareDct(device, regions, attr));
-  dct->cq_ = ibv_create_cq(context->get(), static_cast<int>(kSdcTargetReceives + kSdcAtomics), nullptr,
+  dct->cq_ = ibv.create_cq(context->get(), static_cast<int>(kSdcTargetReceives + kSdcAtomics), nullptr,
                            (*agent)->channel(), 0);
   if (dct->cq_ == nullptr) return FailedCall(errno, "create a CQ for a DC target");
   const uint32_t mtu_bytes = device->caps.ud_mtu_bytes;
@@ -109,7 +110,7 @@ SoftwareDct::~SoftwareDct() {
   atomics_.reset();
   handles_.reset();
   port_.reset();
-  if (cq_ != nullptr) ibv_destroy_cq(cq_);
+  if (cq_ != nullptr) ibv.destroy_cq(cq_);
 }
 
 Status SoftwareDct::PostRecv(std::span<const RecvWr> wrs, size_t* bad_index) {
@@ -252,7 +253,7 @@ Result<std::unique_ptr<Atomics>> Atomics::Create(Context* context, ibv_pd* pd, i
 }
 
 Atomics::~Atomics() {
-  if (qp_ != nullptr) ibv_destroy_qp(qp_);
+  if (qp_ != nullptr) ibv.destroy_qp(qp_);
 }
 
 Status Atomics::MakeQueue() {
@@ -262,10 +263,10 @@ Status Atomics::MakeQueue() {
   init.cap = {depth_, 0, 1, 0, 0};
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = 1;
-  qp_ = ibv_create_qp(pd_, &init);
+  qp_ = ibv.create_qp(pd_, &init);
   if (qp_ == nullptr) return FailedCall(errno, "create a QP for atomics");
   if (Status connected = Connect(); !connected.ok()) {
-    ibv_destroy_qp(qp_);
+    ibv.destroy_qp(qp_);
     qp_ = nullptr;
     return connected;
   }
@@ -279,7 +280,7 @@ Status Atomics::Connect() {
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = context_->port().number;
   attr.qp_access_flags = IBV_ACCESS_REMOTE_ATOMIC;
-  int error = ibv_modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  int error = ibv.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   const PortAddress self = context_->address();
   attr.qp_state = IBV_QPS_RTR;
   attr.path_mtu = context_->port().attr.active_mtu;
@@ -290,7 +291,7 @@ Status Atomics::Connect() {
   attr.min_rnr_timer = 1;
   attr.ah_attr = PathTo(*context_, self);
   if (error == 0)
-    error = ibv_modify_qp(qp_, &attr,
+    error = ibv.modify_qp(qp_, &attr,
                           IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   attr.qp_state = IBV_QPS_RTS;
@@ -298,7 +299,7 @@ Status Atomics::Connect() {
   attr.retry_cnt = kAtomicRetries;
   attr.rnr_retry = 0;
   if (error == 0)
-    error = ibv_modify_qp(
+    error = ibv.modify_qp(
         qp_, &attr,
         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   return error == 0 ? Status{} : FailedCall(error, "connect a QP for atomics to itself");
@@ -344,7 +345,7 @@ std::optional<Atomics::Result> Atomics::Completed(const ibv_wc& wc) {
 std::vector<Atomics::Result> Atomics::Repair() {
   std::vector<Result> results;
   if (!broken() && qp_ != nullptr) return results;
-  if (qp_ != nullptr && ibv_destroy_qp(qp_) != 0) return results;  // until it is gone, nothing is known of its requests
+  if (qp_ != nullptr && ibv.destroy_qp(qp_) != 0) return results;  // until it is gone, nothing is known of its requests
   qp_ = nullptr;
   const uint64_t posted = posted_.load(std::memory_order_relaxed);
   for (uint64_t position = done_.load(std::memory_order_relaxed); position != posted; ++position)
@@ -373,7 +374,7 @@ Result<std::unique_ptr<Agent>> Agent::Start(Context* context) {
     // A child that is forked between open and guard would keep the NIC's events.
     ForksHeld forks;
     HoldStandard();
-    ibv_comp_channel* const channel = ibv_create_comp_channel(context->get());
+    ibv_comp_channel* const channel = ibv.create_comp_channel(context->get());
     if (channel == nullptr) return FailedCall(errno, "create a completion channel");
     forks.Guard(channel->fd);
     agent.reset(new Agent(channel, *std::move(stop)));
@@ -393,7 +394,7 @@ Agent::~Agent() {
   if (thread_.joinable()) thread_.join();
   ForksHeld forks;
   forks.Unguard(channel_->fd);
-  ibv_destroy_comp_channel(channel_);
+  ibv.destroy_comp_channel(channel_);
 }
 
 void Agent::Add(SoftwareDct* dct) {
@@ -433,7 +434,7 @@ void Agent::Sleep() {
   // A CQ can be destroyed only after each event taken from it was acknowledged.
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
-  while (ibv_get_cq_event(channel_, &cq, &unused) == 0) ibv_ack_cq_events(cq, 1);
+  while (ibv.get_cq_event(channel_, &cq, &unused) == 0) ibv.ack_cq_events(cq, 1);
 }
 
 void Agent::Run() {

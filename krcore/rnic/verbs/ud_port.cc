@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "krcore/rnic/verbs/library.h"
 #include "krcore/rnic/verbs/nic.h"
 
 namespace krcore::rnic::verbs {
@@ -26,7 +27,7 @@ Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_c
       RegisteredPages::Allocate(pd, port->stride_ * (sizes.sends + size_t{sizes.receives}), "buffers for datagrams");
   if (!buffers.ok()) return buffers.status();
   port->buffers_ = *std::move(buffers);
-  port->send_cq_ = ibv_create_cq(context->get(), static_cast<int>(sizes.sends), nullptr, nullptr, 0);
+  port->send_cq_ = ibv.create_cq(context->get(), static_cast<int>(sizes.sends), nullptr, nullptr, 0);
   if (port->send_cq_ == nullptr) return FailedCall(errno, "create a CQ for datagrams");
   ibv_qp_init_attr init{};
   init.qp_context = nullptr;
@@ -34,7 +35,7 @@ Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_c
   init.recv_cq = recv_cq;
   init.cap = {sizes.sends, sizes.receives, 1, 1, 0};
   init.qp_type = IBV_QPT_UD;
-  port->qp_ = ibv_create_qp(pd, &init);
+  port->qp_ = ibv.create_qp(pd, &init);
   if (port->qp_ == nullptr) return FailedCall(errno, "create a UD QP");
   KRCORE_RETURN_IF_ERROR(port->ToRts());
   for (uint32_t place = 0; place < sizes.receives; ++place) port->to_receive_.push_back(place);
@@ -44,8 +45,8 @@ Result<std::unique_ptr<UdPort>> UdPort::Open(Context* context, ibv_pd* pd, ibv_c
 }
 
 UdPort::~UdPort() {
-  if (qp_ != nullptr) ibv_destroy_qp(qp_);
-  if (send_cq_ != nullptr) ibv_destroy_cq(send_cq_);
+  if (qp_ != nullptr) ibv.destroy_qp(qp_);
+  if (send_cq_ != nullptr) ibv.destroy_cq(send_cq_);
 }
 
 Status UdPort::ToRts() {
@@ -53,11 +54,11 @@ Status UdPort::ToRts() {
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = context_->port().number;
   attr.qkey = kSdcQkey;
-  int error = ibv_modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+  int error = ibv.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
   attr.qp_state = IBV_QPS_RTR;
-  if (error == 0) error = ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+  if (error == 0) error = ibv.modify_qp(qp_, &attr, IBV_QP_STATE);
   attr.qp_state = IBV_QPS_RTS;
-  if (error == 0) error = ibv_modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+  if (error == 0) error = ibv.modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
   return error == 0 ? Status{} : FailedCall(error, "start a UD QP");
 }
 
@@ -189,7 +190,7 @@ void UdPort::Flush() {
 void UdPort::Recover() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RESET;
-  if (ibv_modify_qp(qp_, &attr, IBV_QP_STATE) != 0) return;
+  if (ibv.modify_qp(qp_, &attr, IBV_QP_STATE) != 0) return;
   ibv_wc wc{};
   while (ibv_poll_cq(send_cq_, 1, &wc) > 0) {
   }
@@ -230,8 +231,8 @@ std::optional<ibv_gid> SenderGid(const ibv_gid& own, std::span<const uint8_t, kG
 
 ReplyHandles::~ReplyHandles() {
   for (const Handle& handle : handles_)
-    if (handle.ah != nullptr) ibv_destroy_ah(handle.ah);
-  for (const Handle& handle : retired_) ibv_destroy_ah(handle.ah);
+    if (handle.ah != nullptr) ibv.destroy_ah(handle.ah);
+  for (const Handle& handle : retired_) ibv.destroy_ah(handle.ah);
 }
 
 ReplyHandles::Key ReplyHandles::KeyOf(const sdc_address& address) {
@@ -265,7 +266,7 @@ ibv_ah* ReplyHandles::Get(const sdc_address& address, const UdPort& port) {
   PortAddress to;
   std::memcpy(&to, address.bytes, sizeof(to));
   ibv_ah_attr attr = PathTo(*context_, to);
-  handle.ah = ibv_create_ah(pd_, &attr);
+  handle.ah = ibv.create_ah(pd_, &attr);
   if (handle.ah == nullptr) handle.again_ns = clock_->NowNs() + kAgainNs;
   return handle.ah;
 }
@@ -277,7 +278,7 @@ void ReplyHandles::Retire(const UdPort& port) {
     handles_.pop_back();
   }
   while (!retired_.empty() && retired_.front().used < port.done()) {
-    ibv_destroy_ah(retired_.front().ah);
+    ibv.destroy_ah(retired_.front().ah);
     retired_.pop_front();
   }
 }

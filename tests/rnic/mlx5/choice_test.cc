@@ -70,6 +70,13 @@ TEST_F(Mlx5Choice, ADeviceOfAnotherKindIsNotAskedAndGetsTheDcOfSoftware) {
   ExpectSoftwareDc();
 }
 
+TEST_F(Mlx5Choice, WithoutLibmlx5AnyDeviceGetsTheDcOfSoftware) {
+  nic().has_libmlx5 = false;
+  Open();
+  EXPECT_THAT(nic().calls, Each(Not(HasSubstr("DC"))));
+  ExpectSoftwareDc();
+}
+
 TEST_F(Mlx5Choice, ADeviceThatRefusesAnyStepGetsTheDcOfSoftware) {
   for (const char* call :
        {"mlx5dv_create_qp(DCT)", "ibv_modify_qp(DCT INIT)", "ibv_modify_qp(DCT RTR)", "mlx5dv_create_qp(DCI)",

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "krcore/rnic/verbs/library.h"
 #include "tests/rnic/mlx5/fake_nic.h"
 #include "tests/rnic/mlx5/fake_posts.h"
 
@@ -313,6 +314,10 @@ ibv_comp_channel* ibv_create_comp_channel(ibv_context* /*context*/) {
   errno = EOPNOTSUPP;
   return nullptr;
 }
+// There is none, so nobody calls these.
+int ibv_destroy_comp_channel(ibv_comp_channel* /*channel*/) { return EINVAL; }
+int ibv_get_cq_event(ibv_comp_channel* /*channel*/, ibv_cq** /*cq*/, void** /*cq_context*/) { return -1; }
+void ibv_ack_cq_events(ibv_cq* /*cq*/, unsigned int /*count*/) {}
 
 ibv_qp* mlx5dv_create_qp(ibv_context* context, ibv_qp_init_attr_ex* init, mlx5dv_qp_init_attr* dc) {
   const bool dci = dc->dc_init_attr.dc_type == MLX5DV_DCTYPE_DCI;
@@ -389,3 +394,23 @@ int ibv_destroy_qp(ibv_qp* qp) {
 }
 
 }  // extern "C"
+
+// In place of library.cc.
+namespace krcore::rnic::verbs {
+
+#define SET(name) ibv.name = &::ibv_##name;
+Status LoadLibibverbs() {
+  KRCORE_IBV_FUNCTIONS(SET)
+  ibv.query_gid_ex = &::_ibv_query_gid_ex;
+  return {};
+}
+#undef SET
+
+#define SET(name) mlx5dv.name = &::mlx5dv_##name;
+bool LoadLibmlx5() {
+  KRCORE_MLX5DV_FUNCTIONS(SET)
+  return Nic().has_libmlx5;
+}
+#undef SET
+
+}  // namespace krcore::rnic::verbs

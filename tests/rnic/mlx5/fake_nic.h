@@ -1,13 +1,10 @@
-// A recording stand-in for an mlx5 device. It takes the place of libibverbs and libmlx5 in the test's executable: the
-// linker prefers the executable's definitions of their functions (fake_calls.cc, fake_posts.cc). It refuses what the
+// A recording stand-in for an mlx5 device. It takes the place of libibverbs and libmlx5 in the test's executable, which
+// has functions of their names (fake_calls.cc, fake_posts.cc) and loads these. It refuses what the
 // mlx5 driver refuses: wrong transitions of a DC initiator or target and wrong attributes for them, destroying what is
 // in use, and WRs that are not completely built. It records what it was given, fails the call that a test names, and
 // completes WRs when a test says so. It carries nothing out.
 #ifndef TESTS_RNIC_MLX5_FAKE_NIC_H_
 #define TESTS_RNIC_MLX5_FAKE_NIC_H_
-
-#include <infiniband/mlx5dv.h>
-#include <infiniband/verbs.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -17,6 +14,8 @@
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "krcore/rnic/verbs/library.h"
 
 namespace krcore::rnic::verbs::testing {
 
@@ -85,6 +84,7 @@ class FakeNic {
   static void Reset();
 
   bool is_mlx5 = true;
+  bool has_libmlx5 = true;
   uint32_t part_id = 0x101d;    // ConnectX-6 Dx
   bool dci_is_extended = true;  // ibv_qp_to_qp_ex knows it
   bool has_plain = false;       // RC and UD queues can be made
