@@ -21,7 +21,7 @@ double AsDouble(uint64_t count) { return static_cast<double>(count); }
 
 // How long each worker took for one part of its start, of those that have completed that part.
 template <typename Duration>
-prometheus::ClientMetric::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
+metrics::Histogram PartOf(const std::vector<WorkerRecord>& records, Duration duration_ns) {
   ycsb::LatencyHistogram durations;
   for (const WorkerRecord& record : records) {
     const int64_t ns = duration_ns(record);
@@ -36,8 +36,8 @@ int64_t Between(int64_t from_ns, int64_t to_ns) {
 
 void AddStarts(const std::vector<WorkerRecord>& records, Families* families) {
   const auto add = [&](const char* part, auto duration_ns) {
-    families->Histogram("surgekv_worker_start_seconds", "Seconds that each part of a worker's start took",
-                        PartOf(records, duration_ns), {{"part", part}});
+    families->AddHistogram("surgekv_worker_start_seconds", "Seconds that each part of a worker's start took",
+                           PartOf(records, duration_ns), {{"part", part}});
   };
   add("spawn", [](const WorkerRecord& worker) { return Between(worker.wanted_ns, worker.thread_ns); });
   add("store", [](const WorkerRecord& worker) { return Between(worker.thread_ns, worker.store_ns); });
@@ -78,22 +78,22 @@ int64_t BootstrapNs(const WorkerTimes& times) {
 }
 
 void AddFleet(const Options& options, const FleetView& view, Families* families) {
-  families->Gauge("surgekv_compute_info", "Always 1; the labels describe this compute node", 1,
-                  {{"fabric", options.store.fabric},
-                   {"control_plane", options.store.control_plane},
-                   {"worker_kind", WorkerKindName(options.elastic ? options.elastic->kind : WorkerKind::kThread)}});
+  families->AddGauge("surgekv_compute_info", "Always 1; the labels describe this compute node", 1,
+                     {{"fabric", options.store.fabric},
+                      {"control_plane", options.store.control_plane},
+                      {"worker_kind", WorkerKindName(options.elastic ? options.elastic->kind : WorkerKind::kThread)}});
   const WorkerCounts counts = CountWorkers(view.records);
   const std::string workers = "Workers, by state", name = "surgekv_workers";
-  families->Gauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
-  families->Gauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
-  families->Gauge(name, workers, AsDouble(counts.serving), {{"state", "serving"}});
-  families->Gauge(name, workers, AsDouble(counts.draining), {{"state", "draining"}});
-  families->Gauge("surgekv_workers_wanted", "Workers wanted", view.wanted);
-  families->Counter("surgekv_workers_started_total", "Workers requested so far", AsDouble(view.records.size()));
-  families->Counter("surgekv_workers_retired_total", "Workers told to end", AsDouble(counts.retired));
-  families->Counter("surgekv_workers_failed_total", "Workers that died or could not start", AsDouble(counts.failed));
-  families->Counter("surgekv_workers_restarted_total", "Workers started in place of failed ones",
-                    AsDouble(view.restarted));
+  families->AddGauge(name, workers, AsDouble(view.standby), {{"state", "standby"}});
+  families->AddGauge(name, workers, AsDouble(counts.starting), {{"state", "starting"}});
+  families->AddGauge(name, workers, AsDouble(counts.serving), {{"state", "serving"}});
+  families->AddGauge(name, workers, AsDouble(counts.draining), {{"state", "draining"}});
+  families->AddGauge("surgekv_workers_wanted", "Workers wanted", view.wanted);
+  families->AddCounter("surgekv_workers_started_total", "Workers requested so far", AsDouble(view.records.size()));
+  families->AddCounter("surgekv_workers_retired_total", "Workers told to end", AsDouble(counts.retired));
+  families->AddCounter("surgekv_workers_failed_total", "Workers that died or could not start", AsDouble(counts.failed));
+  families->AddCounter("surgekv_workers_restarted_total", "Workers started in place of failed ones",
+                       AsDouble(view.restarted));
   kvs::ClientStats stats;
   uint64_t cpu_ns = 0, connection_bytes = 0;
   for (const WorkerRecord& record : view.records) {
@@ -101,45 +101,44 @@ void AddFleet(const Options& options, const FleetView& view, Families* families)
     cpu_ns += record.cpu_ns;
     connection_bytes += record.connection_bytes;
   }
-  families->Counter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, ended ones included, in seconds",
-                    AsDouble(cpu_ns) * 1e-9);
-  families->Gauge("surgekv_connection_memory_bytes", "Bytes of memory that workers hold for connections",
-                  AsDouble(connection_bytes));
+  families->AddCounter("surgekv_worker_cpu_seconds_total", "CPU time of all workers, ended ones included, in seconds",
+                       AsDouble(cpu_ns) * 1e-9);
+  families->AddGauge("surgekv_connection_memory_bytes", "Bytes of memory that workers hold for connections",
+                     AsDouble(connection_bytes));
   AddStarts(view.records, families);
   if (view.software_dc) metrics::AddSoftwareDc(*view.software_dc, families);
   for (const ycsb::StoreCounter& counter : ycsb::StoreCounters()) {
-    families->Counter(std::string("surgekv_store_") + counter.name + "_total", counter.help,
-                      AsDouble(stats.*counter.count));
+    families->AddCounter(std::string("surgekv_store_") + counter.name + "_total", counter.help,
+                         AsDouble(stats.*counter.count));
   }
 }
 
 void AddRequests(const LoadCounts& counts, Families* families) {
-  families->Counter(
+  families->AddCounter(
       "surgekv_requests_total",
       "Requests executed by workers, failed ones included. A request is executed again if its worker dies",
       AsDouble(counts.operations));
-  families->Counter("surgekv_requests_failed_total", "Requests that failed", AsDouble(counts.failed));
-  families->Counter("surgekv_values_verified_total", "Values read that were right", AsDouble(counts.verified));
-  families->Counter("surgekv_values_mismatched_total", "Values read that were wrong", AsDouble(counts.mismatches));
+  families->AddCounter("surgekv_requests_failed_total", "Requests that failed", AsDouble(counts.failed));
+  families->AddCounter("surgekv_values_verified_total", "Values read that were right", AsDouble(counts.verified));
+  families->AddCounter("surgekv_values_mismatched_total", "Values read that were wrong", AsDouble(counts.mismatches));
 }
 
-prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies) {
+metrics::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies) {
   const std::span<const double> bounds = metrics::DurationBounds();
   std::vector<double> bounds_ns;
   for (const double bound : bounds) bounds_ns.push_back(bound * 1e9);
   const std::vector<uint64_t> counts = latencies.CountsUpTo(bounds_ns);
-  prometheus::ClientMetric::Histogram histogram;
-  histogram.sample_count = latencies.count();
-  histogram.sample_sum = latencies.mean_ns() * 1e-9 * AsDouble(latencies.count());
-  for (size_t i = 0; i < bounds.size(); ++i) histogram.bucket.push_back({counts[i], bounds[i]});
-  histogram.bucket.push_back({latencies.count(), std::numeric_limits<double>::infinity()});
+  metrics::Histogram histogram;
+  histogram.sum = latencies.mean_ns() * 1e-9 * AsDouble(latencies.count());
+  for (size_t i = 0; i < bounds.size(); ++i) histogram.buckets.push_back({bounds[i], counts[i]});
+  histogram.buckets.push_back({std::numeric_limits<double>::infinity(), latencies.count()});
   return histogram;
 }
 
 void AddLatencies(const ycsb::LatencyHistogram& latencies, Families* families) {
-  families->Histogram("surgekv_request_latency_seconds",
-                      "Seconds that requests took. In an open loop, counted from when they were due",
-                      HistogramOf(latencies));
+  families->AddHistogram("surgekv_request_latency_seconds",
+                         "Seconds that requests took. In an open loop, counted from when they were due",
+                         HistogramOf(latencies));
 }
 
 std::string TroubleOf(const FleetView& view, const Operation& operation) {

@@ -69,7 +69,7 @@ void AddFleet(const Options& options, const FleetView& view, metrics::Families* 
 void AddRequests(const LoadCounts& counts, metrics::Families* families);
 // Adds how long the requests took that were replied to.
 void AddLatencies(const ycsb::LatencyHistogram& latencies, metrics::Families* families);
-prometheus::ClientMetric::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies);
+metrics::Histogram HistogramOf(const ycsb::LatencyHistogram& latencies);
 
 // Returns why the node is not able to serve, as its workers and its announcements show; empty: it is able.
 std::string TroubleOf(const FleetView& view, const Operation& operation);

@@ -134,11 +134,11 @@ void QueueLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView& 
   const uint64_t replied = queue_->Replied();
   lock->unlock();
   AddRequests(counts, families);
-  families->Counter("surgekv_requests_due_total", "Requests due so far", static_cast<double>(load.due));
-  families->Gauge("surgekv_requests_backlog", "Requests that are due and not taken by a worker",
-                  static_cast<double>(load.backlog));
-  families->Gauge("surgekv_requests_oldest_wait_seconds", "Seconds that the oldest request of the backlog has waited",
-                  Seconds(load.oldest_wait_ns));
+  families->AddCounter("surgekv_requests_due_total", "Requests due so far", static_cast<double>(load.due));
+  families->AddGauge("surgekv_requests_backlog", "Requests that are due and not taken by a worker",
+                     static_cast<double>(load.backlog));
+  families->AddGauge("surgekv_requests_oldest_wait_seconds",
+                     "Seconds that the oldest request of the backlog has waited", Seconds(load.oldest_wait_ns));
   const std::lock_guard latencies_lock(latencies_mutex_);
   AddLatenciesOf(latencies_until_, replied, &latencies_);
   latencies_until_ = std::max(latencies_until_, replied);

@@ -99,22 +99,22 @@ void RedisLoad::AddMetrics(std::unique_lock<std::mutex>* lock, const FleetView&,
   lock->unlock();
   const FrontEndCounts counts = front_end_->Counts();
   const auto number = [](uint64_t count) { return static_cast<double>(count); };
-  families->Gauge("surgekv_redis_clients", "Clients of Redis that are connected", number(counts.clients));
-  families->Gauge("surgekv_redis_clients_waiting", "Clients of Redis that no worker serves", number(counts.waiting));
-  families->Counter("surgekv_redis_connections_total", "Clients of Redis accepted", number(counts.accepted));
-  families->Counter("surgekv_redis_refused_total", "Clients of Redis refused because there were too many",
-                    number(counts.refused));
-  families->Counter("surgekv_redis_moved_total", "Connections handed from worker to worker", number(counts.moved));
+  families->AddGauge("surgekv_redis_clients", "Clients of Redis that are connected", number(counts.clients));
+  families->AddGauge("surgekv_redis_clients_waiting", "Clients of Redis that no worker serves", number(counts.waiting));
+  families->AddCounter("surgekv_redis_connections_total", "Clients of Redis accepted", number(counts.accepted));
+  families->AddCounter("surgekv_redis_refused_total", "Clients of Redis refused because there were too many",
+                       number(counts.refused));
+  families->AddCounter("surgekv_redis_moved_total", "Connections handed from worker to worker", number(counts.moved));
   const std::string disconnected = "Clients of Redis that were disconnected", name = "surgekv_redis_disconnected_total";
-  families->Counter(name, disconnected, number(counts.idle), {{"why", "idle"}});
-  families->Counter(name, disconnected, number(counts.slow), {{"why", "slow"}});
-  families->Counter("surgekv_redis_commands_total", "Commands of Redis executed", number(counts.commands));
-  families->Counter("surgekv_redis_errors_total", "Commands of Redis with an error as reply", number(counts.errors));
-  families->Counter("surgekv_redis_received_bytes_total", "Bytes received from clients of Redis",
-                    number(counts.received_bytes));
-  families->Counter("surgekv_redis_sent_bytes_total", "Bytes sent to clients of Redis", number(counts.sent_bytes));
-  families->Counter("surgekv_workers_busy_seconds_total", "Seconds in which workers did something, summed up",
-                    number(counts.busy_ns) * 1e-9);
+  families->AddCounter(name, disconnected, number(counts.idle), {{"why", "idle"}});
+  families->AddCounter(name, disconnected, number(counts.slow), {{"why", "slow"}});
+  families->AddCounter("surgekv_redis_commands_total", "Commands of Redis executed", number(counts.commands));
+  families->AddCounter("surgekv_redis_errors_total", "Commands of Redis with an error as reply", number(counts.errors));
+  families->AddCounter("surgekv_redis_received_bytes_total", "Bytes received from clients of Redis",
+                       number(counts.received_bytes));
+  families->AddCounter("surgekv_redis_sent_bytes_total", "Bytes sent to clients of Redis", number(counts.sent_bytes));
+  families->AddCounter("surgekv_workers_busy_seconds_total", "Seconds in which workers did something, summed up",
+                       number(counts.busy_ns) * 1e-9);
 }
 
 }  // namespace computenode

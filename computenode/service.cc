@@ -83,16 +83,16 @@ metrics::Announcement Service::Tell() const {
                                           : metrics::State::kTroubled);
 }
 
-std::vector<prometheus::MetricFamily> Service::Collect() const {
+std::string Service::Collect() const {
   metrics::Families families;
   metrics::AddProcess(static_cast<double>(started_unix_ns_) * 1e-9, &families);
   std::unique_lock lock(mutex_);
   const FleetView view = load_.View();
-  families.Gauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
-                 TroubleNow(view).empty() ? 1 : 0);
+  families.AddGauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
+                    TroubleNow(view).empty() ? 1 : 0);
   load_.AddMetrics(&lock, view, &families);  // releases the lock
   AddFleet(options_, view, &families);
-  return families.Take();
+  return families.Text();
 }
 
 krcore::Status Service::AwaitFirstWorkers() {

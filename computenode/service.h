@@ -40,7 +40,7 @@ class Service final : private metrics::Source {
   void Drain();
   int PrintSummary(const char* end);
   // Called by the threads that watch it.
-  std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string Collect() const override;
   std::string Trouble() const override;
   metrics::Announcement Tell() const;
   // Requires mutex_.

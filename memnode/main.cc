@@ -19,7 +19,6 @@
 #include "kvs/layout/configuration.h"
 #include "kvs/memory/remote_pool.h"
 #include "kvs/memory/survey.h"
-#include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/node_metrics.h"
 #include "memnode/options.h"
@@ -166,12 +165,11 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
   const int64_t begin_ns = krcore::RealClock()->NowNs();
   const CpuTime begin_cpu = CpuTime::OfThisProcess();
   const int64_t begin_rc_cpu_ns = RcAcceptorCpuNs(server), begin_dc_cpu_ns = DcAgentCpuNs(server);
+  const int64_t begin_huge_page_cpu_ns = server.huge_pages() == nullptr ? 0 : server.huge_pages()->cpu_ns();
   PrintReady(options, server);
-  std::optional<HugePageCollapser> collapser;
-  if (options.huge_pages && server.pool() != nullptr) collapser.emplace(*server.pool());
   std::optional<Steward> steward;
   if (server.is_home() || server.mirrored()) steward.emplace(options, server);
-  node_metrics.Attach(server, collapser.has_value() ? &*collapser : nullptr, server.mirrored() ? &*steward : nullptr);
+  node_metrics.Attach(server, server.mirrored() ? &*steward : nullptr);
   metrics::AnnouncementWriter announcement(server.fabric());
   bool refreshed = true;
   for (int64_t wait_ms = 0; !cli::StopSignal::WaitFor(wait_ms); wait_ms = kRefreshMs) {
@@ -204,10 +202,10 @@ Served Serve(const Options& options, MemoryServer& server, NodeMetrics& node_met
     served.chunks_freed = steward->chunks_freed();
     served.expired = steward->expired();
   }
-  if (collapser.has_value()) {
-    collapser->Stop();
-    served.huge_page_cpu_s = static_cast<double>(collapser->cpu_ns()) * 1e-9;
-    served.huge_page_bytes = collapser->collapsed_bytes();
+  if (HugePageCollapser* const huge_pages = server.huge_pages(); huge_pages != nullptr) {
+    huge_pages->Stop();
+    served.huge_page_cpu_s = static_cast<double>(huge_pages->cpu_ns() - begin_huge_page_cpu_ns) * 1e-9;
+    served.huge_page_bytes = huge_pages->collapsed_bytes();
   }
   served.rc_acceptor_cpu_s = static_cast<double>(RcAcceptorCpuNs(server) - begin_rc_cpu_ns) * 1e-9;
   if (server.rc_acceptor() != nullptr) served.rc_requests = server.rc_acceptor()->requests();

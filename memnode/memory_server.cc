@@ -173,6 +173,7 @@ Status MemoryServer::CreatePool(const Options& options) {
   }
   if (!pool.ok()) return ExplainPool(options, pool.status());
   pool_ = *std::move(pool);
+  if (options.huge_pages) huge_pages_ = std::make_unique<HugePageCollapser>(*pool_);
   return Status::Ok();
 }
 
@@ -204,6 +205,7 @@ Status MemoryServer::Join(const Options& options) {
          "copied yet";
   // Not filled anew: a late verb to its old key might still execute.
   pool_->DoNotKeep();
+  huge_pages_.reset();
   pool_.reset();
   KRCORE_RETURN_IF_ERROR(CreatePool(options));
   return node_->Publish(deadline);

@@ -11,6 +11,7 @@
 #include "krcore/clock.h"
 #include "krcore/node.h"
 #include "krcore/status.h"
+#include "memnode/huge_page_collapser.h"
 #include "memnode/options.h"
 #include "memnode/rc_acceptor.h"
 
@@ -34,6 +35,8 @@ class MemoryServer {
   // Returns null for a pure metadata server.
   krcore::Region* pool() { return pool_.get(); }
   bool adopted() const { return pool_ != nullptr && pool_->adopted(); }
+  // Null: --hugepages=off, or there is no pool.
+  HugePageCollapser* huge_pages() { return huge_pages_.get(); }
   // Null: RC connections are refused.
   RcAcceptor* rc_acceptor() { return rc_acceptor_.get(); }
   // Returns whether this node holds the store's directory.
@@ -51,8 +54,10 @@ class MemoryServer {
   krcore::Status Join(const Options& options);
 
   std::unique_ptr<krcore::Node> node_;
-  std::unique_ptr<krcore::Region> pool_;     // destroyed before node_
-  std::unique_ptr<RcAcceptor> rc_acceptor_;  // destroyed before pool_
+  std::unique_ptr<krcore::Region> pool_;  // destroyed before node_
+  // These are destroyed before pool_.
+  std::unique_ptr<HugePageCollapser> huge_pages_;
+  std::unique_ptr<RcAcceptor> rc_acceptor_;
   bool is_home_ = false;
   bool mirrored_ = false;
 };

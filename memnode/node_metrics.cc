@@ -37,11 +37,10 @@ NodeMetrics::NodeMetrics(const Options& options) : options_(options), started_ns
   said_.started_s = static_cast<uint32_t>(started_ns_ / 1'000'000'000);
 }
 
-void NodeMetrics::Attach(MemoryServer& server, const HugePageCollapser* collapser, const Steward* steward) {
+void NodeMetrics::Attach(MemoryServer& server, const Steward* steward) {
   const std::lock_guard lock(mutex_);
   stage_ = Stage::kServing;
   server_ = &server;
-  collapser_ = collapser;
   steward_ = steward;
 }
 
@@ -49,7 +48,6 @@ void NodeMetrics::Detach() {
   const std::lock_guard lock(mutex_);
   stage_ = Stage::kStopping;
   server_ = nullptr;
-  collapser_ = nullptr;
   steward_ = nullptr;
   survey_.reset();
 }
@@ -148,21 +146,22 @@ metrics::Announcement NodeMetrics::Tell() {
 void NodeMetrics::AddMemory(Families* families) const {
   const kvs::PoolUse use = kvs::CountChunks(server_->pool()->bytes());
   for (const auto& [kind, name] : kKinds) {
-    families->Gauge("surgekv_memory_bytes", "Bytes of pool memory, by what their chunks are used for",
-                    AsDouble(use.Bytes(kind)), {{"use", name}});
-    families->Gauge("surgekv_memory_chunks", "Chunks of pool memory, by what they are used for",
-                    AsDouble(use.chunks[static_cast<size_t>(kind)]), {{"use", name}});
+    families->AddGauge("surgekv_memory_bytes", "Bytes of pool memory, by what their chunks are used for",
+                       AsDouble(use.Bytes(kind)), {{"use", name}});
+    families->AddGauge("surgekv_memory_chunks", "Chunks of pool memory, by what they are used for",
+                       AsDouble(use.chunks[static_cast<size_t>(kind)]), {{"use", name}});
   }
-  families->Gauge("surgekv_memory_pool_bytes", "Bytes of memory that this node exposes",
-                  AsDouble(server_->pool()->bytes().size()));
-  families->Gauge("surgekv_memory_hugepage_bytes",
-                  "Bytes of this memory that were moved into huge pages since the start",
-                  collapser_ == nullptr ? 0 : AsDouble(collapser_->collapsed_bytes()));
+  families->AddGauge("surgekv_memory_pool_bytes", "Bytes of memory that this node exposes",
+                     AsDouble(server_->pool()->bytes().size()));
+  const HugePageCollapser* const huge_pages = server_->huge_pages();
+  families->AddGauge("surgekv_memory_hugepage_bytes",
+                     "Bytes of this memory that were moved into huge pages since the start",
+                     huge_pages == nullptr ? 0 : AsDouble(huge_pages->collapsed_bytes()));
   for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
                                     {kvs::MemberState::kDraining, "draining"},
                                     {kvs::MemberState::kDrained, "drained"}}) {
-    families->Gauge("surgekv_memory_state", "1 for the state that the store's home records for this node, else 0",
-                    member_ == state ? 1 : 0, {{"state", name}});
+    families->AddGauge("surgekv_memory_state", "1 for the state that the store's home records for this node, else 0",
+                       member_ == state ? 1 : 0, {{"state", name}});
   }
 }
 
@@ -170,60 +169,62 @@ void NodeMetrics::AddReplica(Families* families) const {
   const kvs::ReplicaKeeperStats stats = steward_->replica();
   for (const auto state : {kvs::ReplicaState::kSpare, kvs::ReplicaState::kLearner, kvs::ReplicaState::kMember,
                            kvs::ReplicaState::kRemoved, kvs::ReplicaState::kDrained}) {
-    families->Gauge("surgekv_replica_state", "1 for what this node is in its mirrored pool, else 0",
-                    stats.state == state ? 1 : 0, {{"state", std::string(kvs::ReplicaStateName(state))}});
+    families->AddGauge("surgekv_replica_state", "1 for what this node is in its mirrored pool, else 0",
+                       stats.state == state ? 1 : 0, {{"state", std::string(kvs::ReplicaStateName(state))}});
   }
-  families->Gauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
-  families->Gauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks",
-                  stats.pool == 0 || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
+  families->AddGauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
+  families->AddGauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks",
+                     stats.pool == 0 || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
   const bool learns = stats.state == kvs::ReplicaState::kLearner;
-  families->Gauge("surgekv_replica_tables_left", "Subtables that a learner has not looked through yet",
-                  learns && stats.tables < stats.all_tables ? stats.all_tables - stats.tables : 0);
+  families->AddGauge("surgekv_replica_tables_left", "Subtables that a learner has not looked through yet",
+                     learns && stats.tables < stats.all_tables ? stats.all_tables - stats.tables : 0);
 }
 
 // Only the home tells what it knows; otherwise each node would count the same clients.
 void NodeMetrics::AddStore(Families* families) const {
-  families->Gauge("surgekv_store_clients", "Clients that are registered at the store's home", AsDouble(home_.clients));
+  families->AddGauge("surgekv_store_clients", "Clients that are registered at the store's home",
+                     AsDouble(home_.clients));
   for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
                                     {kvs::MemberState::kDraining, "draining"},
                                     {kvs::MemberState::kDrained, "drained"}}) {
     const auto members = std::ranges::count_if(
         home_.members, [wanted = state](const kvs::MemberView& member) { return member.state == wanted; });
-    families->Gauge("surgekv_store_memory_nodes", "Memory nodes in the store's list, by state; dead ones included",
-                    static_cast<double>(members), {{"state", name}});
+    families->AddGauge("surgekv_store_memory_nodes", "Memory nodes in the store's list, by state; dead ones included",
+                       static_cast<double>(members), {{"state", name}});
   }
 }
 
-std::vector<prometheus::MetricFamily> NodeMetrics::Collect() const {
+std::string NodeMetrics::Collect() const {
   Families families;
   metrics::AddProcess(Seconds(started_ns_), &families);
   const std::lock_guard lock(mutex_);
-  families.Gauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
-                 TroubleLocked().empty() ? 1 : 0);
-  if (server_ == nullptr) return families.Take();
-  families.Gauge("surgekv_node_info", "Always 1; the labels describe this node", 1,
-                 {{"fabric", options_.fabric},
-                  {"node", std::to_string(server_->node())},
-                  {"role", metrics::RoleName(said_.role)},
-                  {"home", YesNo(IsHomeLocked())},
-                  {"metaserver", YesNo(options_.metaserver)}});
-  families.Counter("surgekv_refresh_failures_total",
-                   "Failed attempts to write this node's record into the metadata servers",
-                   AsDouble(refresh_failures_));
+  families.AddGauge("surgekv_healthy", "1 if /healthz reports that this program can serve, else 0",
+                    TroubleLocked().empty() ? 1 : 0);
+  if (server_ == nullptr) return families.Text();
+  families.AddGauge("surgekv_node_info", "Always 1; the labels describe this node", 1,
+                    {{"fabric", options_.fabric},
+                     {"node", std::to_string(server_->node())},
+                     {"role", metrics::RoleName(said_.role)},
+                     {"home", YesNo(IsHomeLocked())},
+                     {"metaserver", YesNo(options_.metaserver)}});
+  families.AddCounter("surgekv_refresh_failures_total",
+                      "Failed attempts to write this node's record into the metadata servers",
+                      AsDouble(refresh_failures_));
   if (RcAcceptor* const acceptor = server_->rc_acceptor(); acceptor != nullptr) {
-    families.Counter("surgekv_rc_requests_total", "Connection requests of clients with the control plane verbs or lite",
-                     AsDouble(acceptor->requests()));
-    families.Gauge("surgekv_rc_connections", "RC connections of clients with the control plane verbs or lite",
-                   AsDouble(acceptor->connections()));
-    families.Counter("surgekv_rc_acceptor_cpu_seconds_total",
-                     "CPU time of the thread that answers connection requests, in seconds",
-                     Seconds(acceptor->cpu_ns()));
+    families.AddCounter("surgekv_rc_requests_total",
+                        "Connection requests of clients with the control plane verbs or lite",
+                        AsDouble(acceptor->requests()));
+    families.AddGauge("surgekv_rc_connections", "RC connections of clients with the control plane verbs or lite",
+                      AsDouble(acceptor->connections()));
+    families.AddCounter("surgekv_rc_acceptor_cpu_seconds_total",
+                        "CPU time of the thread that answers connection requests, in seconds",
+                        Seconds(acceptor->cpu_ns()));
   }
   if (const auto dc = server_->fabric().software_dc()) metrics::AddSoftwareDc(*dc, &families);
   if (server_->pool() != nullptr) AddMemory(&families);
   if (steward_ != nullptr) AddReplica(&families);
   if (IsHomeLocked()) AddStore(&families);
-  return families.Take();
+  return families.Text();
 }
 
 }  // namespace memnode

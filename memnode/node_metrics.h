@@ -30,9 +30,8 @@ class NodeMetrics final : public metrics::Source {
  public:
   explicit NodeMetrics(const Options& options);
 
-  // Call when the node begins to serve; all arguments must stay until Detach. `collapser`, `steward`: null where there
-  // is none.
-  void Attach(MemoryServer& server, const HugePageCollapser* collapser, const Steward* steward);
+  // Call when the node begins to serve; both must stay until Detach. `steward`: null where there is none.
+  void Attach(MemoryServer& server, const Steward* steward);
   // Call when the node stops serving. Waits for threads that are just asking.
   void Detach();
   // Records how writing the node's record went.
@@ -42,7 +41,7 @@ class NodeMetrics final : public metrics::Source {
   // Sets the address at which the node is reached, if it has one.
   void set_address(const cli::Address& address);
 
-  std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string Collect() const override;
   std::string Trouble() const override;
   std::string Remark() const override;
 
@@ -62,8 +61,7 @@ class NodeMetrics final : public metrics::Source {
   const int64_t started_ns_;
   mutable std::mutex mutex_;  // guards the rest
   Stage stage_ = Stage::kStarting;
-  MemoryServer* server_ = nullptr;  // while it serves
-  const HugePageCollapser* collapser_ = nullptr;
+  MemoryServer* server_ = nullptr;    // while it serves
   const Steward* steward_ = nullptr;  // where pools are mirrored
   krcore::Status refreshed_, name_;
   uint64_t refresh_failures_ = 0;

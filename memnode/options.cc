@@ -18,8 +18,10 @@ DEFINE_string(memory, "",
               "Memory to expose, in bytes or with K, M, G or T, such as 512M or 1G. 0, with --metaserver: a metadata "
               "server only");
 DEFINE_bool(metaserver, false, "Also host a metadata server. A fabric needs at least one, and may have up to eight");
-DEFINE_string(hugepages, "auto",
-              "auto: move the memory into huge pages in the background, if the kernel can. off: do not");
+DEFINE_string(
+    hugepages, "auto",
+    "auto: move the memory into huge pages, if the kernel can: what it can within a second before `ready`, the rest in "
+    "the background. off: do not");
 DEFINE_int64(wait_ms, 10'000, "Milliseconds, 0 to 86400000, to wait for a metadata server and the store's home");
 DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for a later start with the same --node");
 DEFINE_int64(

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <prometheus/text_serializer.h>
 #include <unistd.h>
 
 #include <array>
@@ -62,9 +61,7 @@ Response AnswerTo(const http::request<http::empty_body>& request, const Source& 
     return Answer(http::status::not_found, kPlain, "not found; this server has /metrics and /healthz\n");
   if (request.method() != http::verb::get && request.method() != http::verb::head)
     return Answer(http::status::method_not_allowed, kPlain, "method not allowed; use GET\n");
-  if (path == "/metrics") {
-    return Answer(http::status::ok, kTextFormat, prometheus::TextSerializer().Serialize(source.Collect()));
-  }
+  if (path == "/metrics") return Answer(http::status::ok, kTextFormat, source.Collect());
   const std::string trouble = source.Trouble();
   if (!trouble.empty()) return Answer(http::status::service_unavailable, kPlain, trouble + "\n");
   const std::string remark = source.Remark();

@@ -6,8 +6,6 @@
 #ifndef METRICS_EXPORTER_H_
 #define METRICS_EXPORTER_H_
 
-#include <prometheus/collectable.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,8 +19,11 @@
 namespace metrics {
 
 // What is exported. All are called from the server's thread.
-class Source : public prometheus::Collectable {
+class Source {
  public:
+  virtual ~Source() = default;
+  // Returns all metrics, in Prometheus's text format (families.h).
+  virtual std::string Collect() const = 0;
   // Returns in one line why the program is not able to serve; empty: it is able.
   virtual std::string Trouble() const = 0;
   // Returns in one line what else there is to say of one that is able; may be empty.

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <ctime>
 #include <fstream>
-#include <limits>
 
 namespace metrics {
 namespace {
@@ -21,6 +22,28 @@ double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
+std::string Number(double value) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, 16).ptr;
+  return {text.data(), end};
+}
+
+void AppendSeries(const std::string& name, const Labels& labels, double value, std::string* text) {
+  text->append(name);
+  char before = '{';
+  for (const auto& [label, content] : labels) {
+    text->append(1, before).append(label).append("=\"");
+    for (const char c : content) {
+      if (c == '\\' || c == '"') text->append(1, '\\');
+      text->append(c == '\n' ? "\\n" : std::string(1, c));
+    }
+    text->append("\"");
+    before = ',';
+  }
+  if (!labels.empty()) text->append("}");
+  text->append(" ").append(Number(value)).append("\n");
+}
+
 // Returns the memory of this process, in bytes; 0 if the system does not tell.
 double ResidentBytes() {
   std::ifstream file("/proc/self/statm");
@@ -31,27 +54,40 @@ double ResidentBytes() {
 
 }  // namespace
 
-prometheus::ClientMetric& Families::Add(const std::string& name, const std::string& help, prometheus::MetricType type,
-                                        const Labels& labels) {
-  auto family = std::find_if(families_.begin(), families_.end(),
-                             [&](const prometheus::MetricFamily& candidate) { return candidate.name == name; });
-  if (family == families_.end()) family = families_.insert(families_.end(), {name, help, type, {}});
-  prometheus::ClientMetric& metric = family->metric.emplace_back();
-  for (const auto& [label, value] : labels) metric.label.push_back({label, value});
-  return metric;
+std::string& Families::TextOf(const std::string& name, std::string_view help, std::string_view type) {
+  const auto found = std::ranges::find(families_, name, &Family::name);
+  if (found != families_.end()) return found->text;
+  std::string& text = families_.emplace_back(name).text;
+  text.append("# HELP ").append(name).append(" ").append(help).append("\n");
+  text.append("# TYPE ").append(name).append(" ").append(type).append("\n");
+  return text;
 }
 
-void Families::Counter(const std::string& name, const std::string& help, double value, const Labels& labels) {
-  Add(name, help, prometheus::MetricType::Counter, labels).counter.value = value;
+void Families::AddCounter(const std::string& name, std::string_view help, double value, const Labels& labels) {
+  AppendSeries(name, labels, value, &TextOf(name, help, "counter"));
 }
 
-void Families::Gauge(const std::string& name, const std::string& help, double value, const Labels& labels) {
-  Add(name, help, prometheus::MetricType::Gauge, labels).gauge.value = value;
+void Families::AddGauge(const std::string& name, std::string_view help, double value, const Labels& labels) {
+  AppendSeries(name, labels, value, &TextOf(name, help, "gauge"));
 }
 
-void Families::Histogram(const std::string& name, const std::string& help, prometheus::ClientMetric::Histogram value,
-                         const Labels& labels) {
-  Add(name, help, prometheus::MetricType::Histogram, labels).histogram = std::move(value);
+void Families::AddHistogram(const std::string& name, std::string_view help, const Histogram& value,
+                            const Labels& labels) {
+  std::string& text = TextOf(name, help, "histogram");
+  Labels with_bound = labels;
+  with_bound.emplace_back("le", "");
+  for (const Histogram::Bucket& bucket : value.buckets) {
+    with_bound.back().second = std::isinf(bucket.upper_bound) ? "+Inf" : Number(bucket.upper_bound);
+    AppendSeries(name + "_bucket", with_bound, static_cast<double>(bucket.cumulative_count), &text);
+  }
+  AppendSeries(name + "_sum", labels, value.sum, &text);
+  AppendSeries(name + "_count", labels, static_cast<double>(value.buckets.back().cumulative_count), &text);
+}
+
+std::string Families::Text() const {
+  std::string text;
+  for (const Family& family : families_) text += family.text;
+  return text;
 }
 
 std::span<const double> DurationBounds() { return kDurationBounds; }
@@ -59,20 +95,20 @@ std::span<const double> DurationBounds() { return kDurationBounds; }
 void AddProcess(double started_unix_s, Families* families) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  families->Counter("process_cpu_seconds_total", "CPU time of this process, in seconds",
-                    Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
-  families->Gauge("process_resident_memory_bytes", "Resident memory of this process, shared memory included, in bytes",
-                  ResidentBytes());
-  families->Gauge("process_start_time_seconds", "When this process began to serve, in seconds since 1970",
-                  started_unix_s);
+  families->AddCounter("process_cpu_seconds_total", "CPU time of this process, in seconds",
+                       Seconds(usage.ru_utime) + Seconds(usage.ru_stime));
+  families->AddGauge("process_resident_memory_bytes",
+                     "Resident memory of this process, shared memory included, in bytes", ResidentBytes());
+  families->AddGauge("process_start_time_seconds", "When this process began to serve, in seconds since 1970",
+                     started_unix_s);
 }
 
 void AddSoftwareDc(const krcore::SoftwareDcStats& stats, Families* families) {
-  families->Counter("surgekv_dc_agent_cpu_seconds_total",
-                    "CPU time of the thread that serves requests of peers, in seconds",
-                    static_cast<double>(stats.agent_cpu_ns) * 1e-9);
+  families->AddCounter("surgekv_dc_agent_cpu_seconds_total",
+                       "CPU time of the thread that serves requests of peers, in seconds",
+                       static_cast<double>(stats.agent_cpu_ns) * 1e-9);
   const auto count = [&](const char* name, const char* help, uint64_t value) {
-    families->Counter(std::string("surgekv_dc_") + name + "_total", help, static_cast<double>(value));
+    families->AddCounter(std::string("surgekv_dc_") + name + "_total", help, static_cast<double>(value));
   };
   count("sent", "Requests sent", stats.sent);
   count("sent_again", "Requests sent again because no answer came", stats.sent_again);

@@ -4,13 +4,8 @@
 #include <sched.h>
 #include <signal.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <stop_token>
 #include <string>
-#include <system_error>
-#include <thread>
 
 #include "kvs/client.h"
 #include "tests/support/program.h"
@@ -135,28 +130,10 @@ TEST_F(LifeCycle, ASignalWhileWaitingForTheMetaServerEndsTheWait) {
   EXPECT_THAT(fabric_.Files(), IsEmpty());
 }
 
-// The thread that moves memory into huge pages runs only when a core has nothing else to do. While other tests run,
-// that may take minutes.
-void RaiseIdleThreads(std::stop_token stop, pid_t process) {
-  while (!stop.stop_requested()) {
-    std::error_code gone;
-    std::filesystem::directory_iterator task("/proc/" + std::to_string(process) + "/task", gone);
-    for (; task != std::filesystem::directory_iterator(); task.increment(gone)) {
-      const pid_t thread = std::stoi(task->path().filename());
-      const sched_param none{};
-      if (sched_getscheduler(thread) == SCHED_IDLE) sched_setscheduler(thread, SCHED_OTHER, &none);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // nothing tells when the thread lowers its priority
-  }
-}
-
 TEST_F(LifeCycle, ServingIsAllHugePagesOrNoCpu) {
   Program node("memnode", {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver"});
   ASSERT_NE(node.WaitForLine("ready"), "") << node.Output();
-  {
-    const std::jthread raising(RaiseIdleThreads, node.pid());
-    EXPECT_NE(node.WaitForLogLine("huge pages: "), "") << node.Output();
-  }
+  EXPECT_NE(node.WaitForLogLine("huge pages: "), "") << node.Output();
   ASSERT_EQ(node.Stop(), 0) << node.Output();
   const auto figure = [&](const std::string& name) {
     const size_t at = node.out().find(name + "=");

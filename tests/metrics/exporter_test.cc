@@ -30,12 +30,12 @@ using ::testing::StartsWith;
 
 class FakeSource final : public metrics::Source {
  public:
-  std::vector<prometheus::MetricFamily> Collect() const override {
+  std::string Collect() const override {
     asked = true;
     while (hold) std::this_thread::yield();
     metrics::Families families;
-    families.Gauge("answer", "The answer", 42);
-    return families.Take();
+    families.AddGauge("answer", "The answer", 42);
+    return families.Text();
   }
   std::string Trouble() const override {
     const std::lock_guard lock(mutex);

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <prometheus/text_serializer.h>
 
 #include <cstdint>
 #include <limits>
@@ -17,10 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string TextOf(metrics::Families families) { return prometheus::TextSerializer().Serialize(families.Take()); }
-
-uint64_t CountUpTo(const prometheus::ClientMetric::Histogram& histogram, double bound) {
-  for (const auto& bucket : histogram.bucket) {
+uint64_t CountUpTo(const metrics::Histogram& histogram, double bound) {
+  for (const auto& bucket : histogram.buckets) {
     if (bucket.upper_bound == bound) return bucket.cumulative_count;
   }
   return std::numeric_limits<uint64_t>::max();
@@ -28,13 +25,24 @@ uint64_t CountUpTo(const prometheus::ClientMetric::Histogram& histogram, double 
 
 TEST(Families, SeriesOfOneNameAreOneFamily) {
   metrics::Families families;
-  families.Counter("a_total", "An a", 3, {{"kind", "x"}});
-  families.Gauge("b", "A b", 0.5);
-  families.Counter("a_total", "An a", 4, {{"kind", "y\"\\\n"}});
-  EXPECT_EQ(TextOf(std::move(families)),
+  families.AddCounter("a_total", "An a", 3, {{"kind", "x"}});
+  families.AddGauge("b", "A b", 0.5);
+  families.AddCounter("a_total", "An a", 4, {{"kind", "y\"\\\n"}});
+  EXPECT_EQ(families.Text(),
             "# HELP a_total An a\n# TYPE a_total counter\n"
             "a_total{kind=\"x\"} 3\na_total{kind=\"y\\\"\\\\\\n\"} 4\n"
             "# HELP b A b\n# TYPE b gauge\nb 0.5\n");
+}
+
+TEST(Families, AHistogramHasItsBucketsSumAndCount) {
+  metrics::Families families;
+  families.AddHistogram("h_seconds", "An h",
+                        {{{1e-6, 1}, {0.25, 3}, {std::numeric_limits<double>::infinity(), 4}}, 2.5}, {{"part", "x"}});
+  EXPECT_EQ(
+      families.Text(),
+      "# HELP h_seconds An h\n# TYPE h_seconds histogram\n"
+      "h_seconds_bucket{part=\"x\",le=\"1e-06\"} 1\nh_seconds_bucket{part=\"x\",le=\"0.25\"} 3\n"
+      "h_seconds_bucket{part=\"x\",le=\"+Inf\"} 4\nh_seconds_sum{part=\"x\"} 2.5\nh_seconds_count{part=\"x\"} 4\n");
 }
 
 TEST(Families, EachCountOfDcInSoftwareHasAName) {
@@ -51,7 +59,7 @@ TEST(Families, EachCountOfDcInSoftwareHasAName) {
                           .busy = 9,
                           .atomic_repairs = 10},
                          &families);
-  const std::string text = TextOf(std::move(families));
+  const std::string text = families.Text();
   for (const char* line :
        {"agent_cpu_seconds_total 1.5\n", "sent_total 1\n", "sent_again_total 2\n", "timeouts_total 3\n",
         "sessions_total 4\n", "sessions_gone_total 5\n", "served_total 6\n", "served_again_total 7\n",
@@ -62,9 +70,9 @@ TEST(Families, EachCountOfDcInSoftwareHasAName) {
 
 TEST(Families, AnEmptyHistogramHasAllItsBuckets) {
   const auto histogram = computenode::HistogramOf(ycsb::LatencyHistogram());
-  EXPECT_EQ(histogram.bucket.size(), metrics::DurationBounds().size() + 1);
-  EXPECT_EQ(histogram.bucket.back().upper_bound, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(histogram.bucket.back().cumulative_count, 0u);
+  EXPECT_EQ(histogram.buckets.size(), metrics::DurationBounds().size() + 1);
+  EXPECT_EQ(histogram.buckets.back().upper_bound, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(histogram.buckets.back().cumulative_count, 0u);
 }
 
 TEST(Latencies, EachIsCountedAtItsBound) {
@@ -72,8 +80,8 @@ TEST(Latencies, EachIsCountedAtItsBound) {
   for (const int64_t us : {2, 20, 20, 200, 3'000, 400'000}) latencies.Record(us * 1'000);
   latencies.Record(150'000'000'000);  // beyond the largest value that it tells apart
   const auto histogram = computenode::HistogramOf(latencies);
-  EXPECT_EQ(histogram.sample_count, 7u);
-  EXPECT_NEAR(histogram.sample_sum, 150.403242, 1e-6);
+  EXPECT_EQ(histogram.buckets.back().cumulative_count, 7u);
+  EXPECT_NEAR(histogram.sum, 150.403242, 1e-6);
   EXPECT_EQ(CountUpTo(histogram, 1e-6), 0u);
   EXPECT_EQ(CountUpTo(histogram, 2.5e-6), 1u);
   EXPECT_EQ(CountUpTo(histogram, 1e-5), 1u);
@@ -83,7 +91,7 @@ TEST(Latencies, EachIsCountedAtItsBound) {
   EXPECT_EQ(CountUpTo(histogram, 5e-3), 5u);
   EXPECT_EQ(CountUpTo(histogram, 0.5), 6u);
   EXPECT_EQ(CountUpTo(histogram, 100), 6u);
-  EXPECT_EQ(histogram.bucket.back().cumulative_count, 7u);
+  EXPECT_EQ(histogram.buckets.back().cumulative_count, 7u);
 }
 
 TEST(Latencies, BucketsAgreeWithPercentiles) {
@@ -91,7 +99,7 @@ TEST(Latencies, BucketsAgreeWithPercentiles) {
   for (int64_t ns = 1; ns < 50'000'000; ns += 997) latencies.Record(ns);
   const auto histogram = computenode::HistogramOf(latencies);
   uint64_t before = 0;
-  for (const auto& bucket : histogram.bucket) {
+  for (const auto& bucket : histogram.buckets) {
     EXPECT_GE(bucket.cumulative_count, before);
     before = bucket.cumulative_count;
     if (bucket.cumulative_count < 1'000 || bucket.cumulative_count == latencies.count()) continue;
@@ -124,7 +132,7 @@ TEST(Fleet, WhatDcInSoftwareSentAgainIsTold) {
   view.software_dc = computenode::TotalSoftwareDc(view.records);
   metrics::Families families;
   computenode::AddFleet(computenode::Options(), view, &families);
-  const std::string text = TextOf(std::move(families));
+  const std::string text = families.Text();
   for (const char* line :
        {"surgekv_dc_sent_total 150\n", "surgekv_dc_sent_again_total 3\n", "surgekv_dc_early_total 4\n"})
     EXPECT_THAT(text, HasSubstr(std::string("\n") + line));
@@ -143,7 +151,7 @@ TEST(Fleet, WorkersAreCountedByStateAndWhatEndedOnesDidStays) {
   options.store.fabric = "f";
   metrics::Families families;
   computenode::AddFleet(options, view, &families);
-  const std::string text = TextOf(std::move(families));
+  const std::string text = families.Text();
   EXPECT_THAT(text, Not(HasSubstr("surgekv_dc_"))) << "a NIC's own";
   for (const char* line :
        {"surgekv_workers{state=\"standby\"} 2\n", "surgekv_workers{state=\"starting\"} 1\n",

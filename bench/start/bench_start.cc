@@ -1,0 +1,103 @@
+// Measures how long programs take to start and to end: `--version` of ours, and a program that does nothing. All take
+// turns, so that a busy moment of the machine concerns all of them. How long a worker that is a fresh program takes to
+// its first reply, tools/spike measures.
+#include <fcntl.h>
+#include <gflags/gflags.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/fail.h"
+#include "cli/flags.h"
+#include "krcore/clock.h"
+
+DEFINE_uint32(turns, 300, "how often each program is started");
+
+namespace {
+
+struct Command {
+  std::vector<std::string> words;
+  std::vector<double> ms = {};
+};
+
+std::string ProgramsDir() {
+  std::array<char, PATH_MAX> path;
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  const std::string self(path.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  return self.substr(0, self.rfind('/') + 1);
+}
+
+// Starts the program, waits for its end, and returns how long both took.
+double RunOnce(const Command& command) {
+  std::vector<char*> argv;
+  for (const std::string& word : command.words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t silent;
+  posix_spawn_file_actions_init(&silent);
+  posix_spawn_file_actions_addopen(&silent, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t pid = 0;
+  int status = 0;
+  const int64_t begin = krcore::RealClock()->NowNs();
+  const int error = posix_spawn(&pid, argv[0], &silent, nullptr, argv.data(), environ);
+  if (error == 0) waitpid(pid, &status, 0);
+  const int64_t end = krcore::RealClock()->NowNs();
+  posix_spawn_file_actions_destroy(&silent);
+  if (error != 0 || status != 0)
+    std::exit(cli::Fail({krcore::StatusCode::kNotFound, command.words[0] + " cannot be started, or it fails"}));
+  return static_cast<double>(end - begin) * 1e-6;
+}
+
+double Percentile(const std::vector<double>& sorted, double percent) {
+  return sorted[static_cast<size_t>(static_cast<double>(sorted.size() - 1) * percent / 100)];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  cli::Program program;
+  program.name = "bench_start";
+  program.summary = "Measures how long programs take to start and to end, beside a program that does nothing.";
+  program.usage = "bench_start [\"program arguments...\"]... [flags]";
+  program.flags = {"turns"};
+  program.examples =
+      "bench_start\n"
+      "bench_start \"../before/build/bin/computenode --version\"     # beside ours";
+  program.max_arguments = 16;
+  const cli::CommandLine line = cli::ParseFlags(program, argc, argv);
+  if (FLAGS_turns == 0) return cli::FailUsage("--turns=0: at least 1");
+
+  std::vector<Command> commands = {{{ProgramsDir() + "bench_start_empty"}}};
+  for (const char* name : {"memnode", "computenode", "ycsb", "surge"})
+    commands.push_back({{ProgramsDir() + name, "--version"}});
+  for (const std::string& argument : line.arguments) {
+    std::istringstream words(argument);
+    Command command;
+    for (std::string word; words >> word;) command.words.push_back(word);
+    if (!command.words.empty()) commands.push_back(command);
+  }
+  for (const Command& command : commands) RunOnce(command);  // from now on the files are in memory
+  for (uint32_t turn = 0; turn < FLAGS_turns; ++turn)
+    for (Command& command : commands) command.ms.push_back(RunOnce(command));
+
+  std::printf("%9s %9s %9s %9s  %s\n", "median ms", "10%", "90%", "times", "program");
+  double least = 0;
+  for (Command& command : commands) {
+    std::sort(command.ms.begin(), command.ms.end());
+    const double median = Percentile(command.ms, 50);
+    if (least == 0) least = median;
+    std::string text;
+    for (const std::string& word : command.words) text += (text.empty() ? "" : " ") + word;
+    std::printf("%9.2f %9.2f %9.2f %9.2f  %s\n", median, Percentile(command.ms, 10), Percentile(command.ms, 90),
+                median / least, text.c_str());
+  }
+  return 0;
+}
