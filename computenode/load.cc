@@ -13,12 +13,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int64_t kNsPerS = 1'000'000'000;
-constexpr int64_t kLookNs = 20'000'000;  // between looks at whether the job is done
 
 constexpr int64_t kFirstRetryNs = 10'000'000;  // before a worker that could not start is replaced; doubles each time
 constexpr int kMostRetries = 8;
-
-double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
 // What connecting took: opening a device of its own, queues, and every memory node.
 ordered_json ConnectUs(const WorkerRecord& worker) {
@@ -185,7 +182,9 @@ Status JobLoad::Open() {
   return OpenThreads(*job_, /*standby=*/0, /*rehearse=*/false);
 }
 
-int64_t JobLoad::WakeNs(int64_t now_ns) const { return now_ns + kLookNs; }
+int64_t JobLoad::WakeNs(int64_t now_ns) const {
+  return now_ns + 20'000'000;  // to look whether the job is done
+}
 
 void JobLoad::Tend(int64_t) {
   wanted_ = fleet_->active();  // none is replaced

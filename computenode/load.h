@@ -27,6 +27,9 @@
 
 namespace computenode {
 
+inline double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+inline double Microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
+
 class Load {
  public:
   explicit Load(const Options& options);

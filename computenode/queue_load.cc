@@ -18,12 +18,8 @@ namespace {
 using krcore::StatusCode;
 using nlohmann::ordered_json;
 
-constexpr int64_t kLookNs = 1'000'000;   // between looks for workers that have ended
 constexpr int64_t kLeadNs = 20'000'000;  // from when all first workers are ready to the first request
 constexpr char kFinished[] = "finished", kTooManyFailures[] = "too many failures", kGaveUp[] = "workers cannot start";
-
-double Seconds(int64_t ns) { return static_cast<double>(ns) / 1'000'000'000; }
-double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
 }  // namespace
 
@@ -62,7 +58,9 @@ void QueueLoad::Begin() {
   queue_->Start(start_ns_);
 }
 
-int64_t QueueLoad::WakeNs(int64_t now_ns) const { return ScalingAtNs(now_ns + kLookNs); }
+int64_t QueueLoad::WakeNs(int64_t now_ns) const {
+  return ScalingAtNs(now_ns + 1'000'000);  // to look for workers that have ended
+}
 
 void QueueLoad::Tend(int64_t now_ns) {
   fleet_->Look();

@@ -12,10 +12,6 @@ namespace {
 using nlohmann::ordered_json;
 using redis::FrontEndCounts;
 
-constexpr int64_t kLookNs = 20'000'000;  // between looks for workers that have ended
-
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 }  // namespace
 
 Status RedisLoad::Listen() {
@@ -34,7 +30,9 @@ void RedisLoad::Begin() {
   StartScaling(window_from_ns_);
 }
 
-int64_t RedisLoad::WakeNs(int64_t now_ns) const { return ScalingAtNs(now_ns + kLookNs); }
+int64_t RedisLoad::WakeNs(int64_t now_ns) const {
+  return ScalingAtNs(now_ns + 20'000'000);  // to look for workers that have ended
+}
 
 // A worker takes another connection's commands as soon as it is there, so how long commands wait is not known. What is
 // known: how many there were, which workers were busy, and that nobody serves those who wait for a worker at all.

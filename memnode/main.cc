@@ -67,8 +67,6 @@ struct CpuTime {
   }
 };
 
-const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
-
 const char* StopReason() {
   switch (cli::StopSignal::signal_number()) {
     case SIGINT: return "SIGINT";

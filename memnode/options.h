@@ -15,6 +15,8 @@
 
 namespace memnode {
 
+inline const char* YesNo(bool yes) { return yes ? "yes" : "no"; }
+
 struct Options {
   std::string rnic;
   std::string fabric;

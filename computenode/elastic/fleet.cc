@@ -10,12 +10,6 @@
 #include "krcore/resources.h"
 
 namespace computenode {
-namespace {
-
-constexpr uint32_t kWanted = 1, kDismissed = 2;  // Worker::call
-
-}  // namespace
-
 Status Fleet::SetWorkers(uint32_t count) {
   const uint32_t now = active();
   if (count > now) return AddWorkers(count - now);

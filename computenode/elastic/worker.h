@@ -24,6 +24,9 @@ namespace computenode {
 
 using krcore::Status;
 
+// How a standby worker is called, by whichever fleet. 0: not yet.
+inline constexpr uint32_t kWanted = 1, kDismissed = 2;
+
 // When the parts of a worker's life ended, in Clock nanoseconds. 0: not yet.
 struct WorkerTimes {
   int64_t wanted_ns = 0;       // it was asked for

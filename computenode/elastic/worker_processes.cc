@@ -31,7 +31,6 @@ using krcore::Result;
 using krcore::StatusCode;
 
 constexpr char kBoardName[] = "surgekv-workers";
-constexpr uint32_t kWanted = 1, kDismissed = 2;  // WorkerSlot::calls
 // If a standby worker has failed, the next one is spawned this much later.
 constexpr int64_t kStandbyRetryNs = 100'000'000;
 constexpr int64_t kDismissalNs = 5'000'000'000;

@@ -161,7 +161,7 @@ void ClientList(Call& call) {
 
 constexpr int kOpen = Command::kFast | Command::kWithoutPassword;
 
-constexpr Command kCommands[] = {
+constexpr Command kConnectionCommands[] = {
     {"ping", -1, Command::kFast, 0, 0, 0, Ping},
     {"echo", 2, Command::kFast, 0, 0, 0, Echo},
     {"select", 2, Command::kFast, 0, 0, 0, Select},
@@ -185,6 +185,6 @@ std::string DescribeSession(const Session& session) {
          " lib-ver=" + session.library_version;
 }
 
-std::span<const Command> ConnectionCommands() { return kCommands; }
+std::span<const Command> ConnectionCommands() { return kConnectionCommands; }
 
 }  // namespace redis

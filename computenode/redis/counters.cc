@@ -66,7 +66,7 @@ Task<void> Incrbyfloat(Call& call) {
   call.reply.Bulk(sum);
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kCounterCommands[] = {
     {"incr", 2, Command::kWrite | Command::kFast, 1, 1, 1, Incr},
     {"decr", 2, Command::kWrite | Command::kFast, 1, 1, 1, Decr},
     {"incrby", 3, Command::kWrite | Command::kFast, 1, 1, 1, Incrby},
@@ -76,6 +76,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> CounterCommands() { return kCommands; }
+std::span<const Command> CounterCommands() { return kCounterCommands; }
 
 }  // namespace redis

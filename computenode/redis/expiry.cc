@@ -105,7 +105,7 @@ Task<void> Pttl(Call& call) { return ReplyExpiry(call, {.seconds = false, .absol
 Task<void> Expiretime(Call& call) { return ReplyExpiry(call, {.seconds = true, .absolute = true}); }
 Task<void> Pexpiretime(Call& call) { return ReplyExpiry(call, {.seconds = false, .absolute = true}); }
 
-constexpr Command kCommands[] = {
+constexpr Command kExpiryCommands[] = {
     {"expire", -3, Command::kWrite | Command::kFast, 1, 1, 1, Expire},
     {"pexpire", -3, Command::kWrite | Command::kFast, 1, 1, 1, Pexpire},
     {"expireat", -3, Command::kWrite | Command::kFast, 1, 1, 1, Expireat},
@@ -119,6 +119,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> ExpiryCommands() { return kCommands; }
+std::span<const Command> ExpiryCommands() { return kExpiryCommands; }
 
 }  // namespace redis

@@ -191,7 +191,7 @@ Task<void> Flush(Call& call) {
   call.reply.Ok();
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kKeyCommands[] = {
     {"del", -2, Command::kWrite, 1, -1, 1, Del},
     {"unlink", -2, Command::kWrite, 1, -1, 1, Del},
     {"exists", -2, Command::kRead, 1, -1, 1, Exists},
@@ -207,6 +207,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> KeyCommands() { return kCommands; }
+std::span<const Command> KeyCommands() { return kKeyCommands; }
 
 }  // namespace redis

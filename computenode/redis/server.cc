@@ -103,7 +103,7 @@ void CommandInfo(Call& call) {
   }
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kServerCommands[] = {
     {"time", 1, Command::kFast, 0, 0, 0, Time},
     {"info", -1, Command::kNone, 0, 0, 0, Info},
     {"config", -2, Command::kContainer, 0, 0, 0, AtOnce{}},
@@ -115,6 +115,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> ServerCommands() { return kCommands; }
+std::span<const Command> ServerCommands() { return kServerCommands; }
 
 }  // namespace redis

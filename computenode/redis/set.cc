@@ -197,7 +197,7 @@ Task<void> Getex(Call& call) {
   call.reply.Bulk(*value);
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kSetCommands[] = {
     {"set", -3, Command::kWrite, 1, 1, 1, Set},
     {"setex", 4, Command::kWrite, 1, 1, 1, Setex},
     {"psetex", 4, Command::kWrite, 1, 1, 1, Psetex},
@@ -206,6 +206,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> SetCommands() { return kCommands; }
+std::span<const Command> SetCommands() { return kSetCommands; }
 
 }  // namespace redis

@@ -159,7 +159,7 @@ Task<void> Getset(Call& call) {
   co_await Exchange(call, wanted);
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kStringCommands[] = {
     {"get", 2, Command::kRead | Command::kFast, 1, 1, 1, Get},
     {"mget", -2, Command::kRead, 1, -1, 1, Mget},
     {"mset", -3, Command::kWrite, 1, -1, 2, Mset},
@@ -176,6 +176,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> StringCommands() { return kCommands; }
+std::span<const Command> StringCommands() { return kStringCommands; }
 
 }  // namespace redis

@@ -87,8 +87,7 @@ size_t Datagrams::Receive(std::span<std::byte> out) {
 
 namespace {
 
-constexpr int64_t kResendNs = 20'000'000;  // a busy host's scheduler is no lost datagram
-constexpr uint32_t kReceives = 8;
+constexpr int64_t kResendNs = 20'000'000;   // a busy host's scheduler is no lost datagram
 constexpr int64_t kGoodbyeNs = 10'000'000;  // for a peer that does not answer any more
 
 }  // namespace
@@ -97,7 +96,7 @@ std::string AcceptorRecord(NodeId node) { return "rc-" + std::to_string(node); }
 
 Result<std::unique_ptr<Exchange>> Exchange::Create(rnic::Device& device, rnic::Pd& pd, Clock& clock) {
   std::unique_ptr<Exchange> exchange(new Exchange(device, clock));
-  auto datagrams = Datagrams::Create(device, pd, kReceives);
+  auto datagrams = Datagrams::Create(device, pd, /*receives=*/8);
   if (!datagrams.ok()) return datagrams.status();
   exchange->datagrams_ = *std::move(datagrams);
   return exchange;

@@ -21,16 +21,18 @@ constexpr uint32_t kQuestions = 64;
 // It sweeps again when this part of the FREE chunks was taken since the last sweep, or kMostSlackPart of all usable
 // ones, whichever is less.
 constexpr uint64_t kSlackPart = 4, kMostSlackPart = 16;
-// If fewer than this part of the chunks are FREE, it is thorough and does not rest. Else it rests kRest times its work.
+// If fewer than this part of the chunks are FREE, it is thorough and does not rest. Else it rests kRestPerWork times
+// its work.
 constexpr uint64_t kScarcePart = 8;
-constexpr int64_t kRest = 9;
+constexpr int64_t kRestPerWork = 9;
 // What it has tried in vain it tries again even if nothing new is known: after one lease, then after twice as long each
 // time, up to kMostPatienceLeases. But it never does so sooner than kRestInVain times as long as the sweep worked.
 // (Writers that wait for memory take a sweep for progress. So they soon see none, and give up.)
 constexpr int64_t kMostPatienceLeases = 20, kRestInVain = 63;
 constexpr int64_t kSweepMs = 60'000;
 // Values that have expired are looked for in a scan over all keys, a part at a time. A part ends after kExpiryPartNs,
-// or with the next table, and then the scan rests kRest times as long. A new one begins kExpiryRestNs after its end.
+// or with the next table, and then the scan rests kRestPerWork times as long. A new one begins kExpiryRestNs after its
+// end.
 constexpr int64_t kExpiryPartNs = 20'000'000, kExpiryRestNs = 10'000'000'000;
 constexpr uint32_t kRemovedAtOnce = 16;
 // The part of all positions that the smallest table has.
@@ -239,7 +241,7 @@ void HousekeeperCore::EndExpiryPart(int64_t now_ns) {
     expiry_cursor_ = expiry_cursor_ > UINT64_MAX - skipped ? 0 : expiry_cursor_ + skipped;
   }
   const bool ended = expiry_cursor_ == 0;
-  expire_at_ns_ = now_ns + std::max(kRest * (now_ns - begun_ns_), ended ? kExpiryRestNs : 0);
+  expire_at_ns_ = now_ns + std::max(kRestPerWork * (now_ns - begun_ns_), ended ? kExpiryRestNs : 0);
   pending_ |= ended && stats_.expired > expired_seen_;  // what it has removed is to be swept
 }
 
@@ -248,7 +250,7 @@ void HousekeeperCore::EndSweep(int64_t now_ns) {
   // a memory node does not answer: that may last.)
   pending_ = swept_status_ == StatusCode::kTimeout || swept_status_ == StatusCode::kExists;
   left_ = report_.chunks_left > 0;
-  rest_until_ns_ = now_ns + kRest * worked_ns_;
+  rest_until_ns_ = now_ns + kRestPerWork * worked_ns_;
   if (report_.chunks_freed > 0) patience_leases_ = 1;
   try_again_at_ns_ = TryAgainAfter(now_ns);
   patience_leases_ = std::min(2 * patience_leases_, kMostPatienceLeases);

@@ -17,7 +17,7 @@ constexpr int64_t kOwnPartOfLease = 8;
 constexpr int64_t kPatienceLeases = 4;
 // How long it waits in all. Several clients that wait become movers in turn and give room back to each other, which
 // looks like progress, while a client that has stopped but lives lets no chunk be freed.
-constexpr int64_t kMostLeases = 32;
+constexpr int64_t kMostLeasesForMemory = 32;
 
 }  // namespace
 
@@ -80,7 +80,7 @@ Step Allocator::SeekRoom(Operation& op) {
     wait.changes = changes;
     wait.changed_ns = now_ns;
   }
-  if (now_ns - wait.begun_ns > kMostLeases * lease_ns) return Step::kFull;
+  if (now_ns - wait.begun_ns > kMostLeasesForMemory * lease_ns) return Step::kFull;
   op.again = Again::kRoom;
   own_work_.maintain_at_ns = 0;  // the next round at once
   const bool comes_back = memory.reclaimed() < wait.reclaimed;

@@ -18,7 +18,7 @@ using krcore::Status;
 using krcore::StatusCode;
 
 // The time between two looks at a change of views that is under way.
-constexpr int64_t kLookNs = 100'000;
+constexpr int64_t kViewLookNs = 100'000;
 // How long a replica of the home, or the fabric, has to answer.
 constexpr int64_t kPatienceNs = 100'000'000;
 // How often to look whether a replica of a pool of which none lives has returned.
@@ -40,7 +40,7 @@ Status Views::Open(Deadline deadline) {
     GoOn();
     if (!changing()) return Status::Ok();
     if (deadline.Passed(clock_)) return {StatusCode::kTimeout, "the store's configuration does not become active"};
-    const int64_t until_ns = clock_.NowNs() + kLookNs;
+    const int64_t until_ns = clock_.NowNs() + kViewLookNs;
     for (uint32_t spins = 0; clock_.NowNs() < until_ns; ++spins) clock_.Relax(spins);
   }
 }
@@ -105,10 +105,10 @@ Status Views::Change(const std::function<bool(Configuration&)>& change) {
 void Views::GoOn() {
   if (clock_.NowNs() < next_ns_) return;
   looks_ = true;
-  next_ns_ = clock_.NowNs() + kLookNs;
+  next_ns_ = clock_.NowNs() + kViewLookNs;
   if (!Look()) return;
   CloseChanging();
-  next_ns_ = clock_.NowNs() + kLookNs;
+  next_ns_ = clock_.NowNs() + kViewLookNs;
   if (latest_.active) {
     if (Idle()) Use();
     return;

@@ -12,14 +12,12 @@
 namespace kvs {
 namespace {
 
-// The time between two looks at what it waits for.
-constexpr int64_t kLookNs = 200'000;
-constexpr uint64_t kWindow = 4096;  // words that are compared at once
-constexpr uint64_t kPushes = 64;    // CASes that go out at once
+constexpr uint64_t kComparedAtOnce = 4096;  // words
+constexpr uint64_t kPushes = 64;            // CASes that go out at once
 
 // The registered memory: a window of each of the learner, tail and head, and old words.
 struct Buffers {
-  std::array<uint64_t, kWindow> learner, tail, head;
+  std::array<uint64_t, kComparedAtOnce> learner, tail, head;
   std::array<uint64_t, kPushes> old;
 };
 
@@ -125,7 +123,7 @@ Task<Step> Replicator::ReadClients(std::vector<ClientEntry>* entries) {
   KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
   const uint64_t used = std::min<uint64_t>(buffers.old[0], kMaxClients);
   entries->resize(used);
-  constexpr uint64_t kEntries = kWindow * sizeof(uint64_t) / sizeof(ClientEntry);
+  constexpr uint64_t kEntries = kComparedAtOnce * sizeof(uint64_t) / sizeof(ClientEntry);
   for (uint64_t begin = 0; begin < used; begin += kEntries) {
     const uint64_t bytes = std::min(kEntries, used - begin) * sizeof(ClientEntry);
     batch_.ReadReplica(ReadAt::kHead, {common_.shape.home, EntryOffset(static_cast<uint32_t>(begin))},
@@ -213,14 +211,14 @@ Task<Step> Replicator::Sweep(krcore::NodeId pool) {
 Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   std::vector<uint32_t> found;
-  for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kWindow) {
+  for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kComparedAtOnce) {
     Operation& op = co_await epochs_.operations.LeaseOwnOperation();
     const OperationLease lease(epochs_.operations, op);
     batch_.Follow(op.batch);
     const GlobalAddress at = table_.directory.EntryAddress(begin);
-    KVS_CO_RETURN_UNLESS_OK(co_await ReadHeadAndTail(at, kWindow * sizeof(uint64_t)));
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHeadAndTail(at, kComparedAtOnce * sizeof(uint64_t)));
     std::vector<uint32_t> todo;
-    for (uint32_t i = 0; i < kWindow; ++i) {
+    for (uint32_t i = 0; i < kComparedAtOnce; ++i) {
       const uint64_t head = buffers.head[i], tail = buffers.tail[i];
       if (head != tail) todo.push_back(i);
       if (DirectoryEntry(head).present() || DirectoryEntry(tail).present()) found.push_back(begin + i);

@@ -7,11 +7,6 @@
 namespace krcore::test {
 namespace {
 
-uint64_t FirstSeed() {
-  const char* seed = std::getenv("SURGEKV_SEED");
-  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
-}
-
 // An emulated guest is slow, and so is the repair of a queue on verbs.
 constexpr uint64_t kSeeds = kOnVerbs ? 1 : 12;
 

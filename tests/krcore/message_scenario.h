@@ -17,6 +17,12 @@
 
 namespace krcore::test {
 
+// The seed of the first round: SURGEKV_SEED, or a random one.
+inline uint64_t FirstSeed() {
+  const char* seed = std::getenv("SURGEKV_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
+}
+
 // What every message begins with.
 struct Stamp {
   uint64_t sender;

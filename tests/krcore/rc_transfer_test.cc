@@ -10,11 +10,6 @@
 namespace krcore::test {
 namespace {
 
-uint64_t FirstSeed() {
-  const char* seed = std::getenv("SURGEKV_SEED");
-  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
-}
-
 void SetChaos(const std::string& fabric, double break_queue) {
   if (!kSimulated) return;
   Worlds().at(fabric)->set_chaos({.tear = 0.3, .delay = 0.2, .max_delay_ns = 20'000, .break_queue = break_queue});

@@ -24,8 +24,6 @@ using krcore::NodeId;
 using krcore::StatusCode;
 using kvs::Replica;
 
-constexpr NodeId kServers = 100;  // a node with the metadata server and without a pool
-
 class MirroredReturns : public ::testing::Test {
  protected:
   struct MemoryNode {

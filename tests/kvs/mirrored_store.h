@@ -11,6 +11,8 @@
 
 namespace surgekv_test {
 
+inline constexpr krcore::NodeId kServers = 100;  // a node with the metadata server and without a pool
+
 // A memory node that will hold a replica: it is open, and its region is fresh, is exposed, and has kPoolRegionTag.
 struct MirrorNode {
   krcore::Node* node = nullptr;

@@ -189,7 +189,6 @@ TEST_F(MirroredCas, IsDoneIfOthersHaveBroughtTheLearnerUpToDate) {
 // ---- whole stores
 
 constexpr char kFabric[] = "mirrored";
-constexpr NodeId kServers = 100;  // a node with the metadata server and without a pool
 
 class MirroredStores : public ::testing::TestWithParam<uint32_t> {
  protected:

@@ -19,6 +19,11 @@ inline constexpr uint32_t kAllRights = kLocalWrite | kRemoteRead | kRemoteWrite 
 inline constexpr uint64_t kDcKey = 0x5eed'1234;
 inline constexpr uint32_t kQkey = 0x1111;
 
+inline std::vector<std::byte> Bytes(const std::string& text) {
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  return {begin, begin + text.size()};
+}
+
 // A fabric name that no other test, process or run uses.
 std::string UniqueFabric(const std::string& prefix);
 

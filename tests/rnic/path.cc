@@ -8,8 +8,8 @@ namespace krcore::rnic::testing {
 
 namespace {
 
-constexpr size_t kMemoryBytes = 1 << 16;
-constexpr int64_t kPatienceNs = 20'000'000'000;
+constexpr size_t kPathBytes = 1 << 16;
+constexpr int64_t kPathPatienceNs = 20'000'000'000;
 
 // Has a fabric and, if its provider needs one, a World.
 class Fabric {
@@ -58,11 +58,11 @@ class VirtualPath final : public Path {
   VirtualPath(const Provider& provider, uint32_t depth, bool hot) : fabric_(provider), hot_(hot) {
     peer_ = Open(provider, 1, hot ? 8 : 0);
     KRCORE_EXPECT_OK(peer_->HostMetaServer(64));
-    remote_ = peer_->CreateRegion({.length = kMemoryBytes, .remote_rights = kRemoteRead | kRemoteWrite | kRemoteAtomic})
+    remote_ = peer_->CreateRegion({.length = kPathBytes, .remote_rights = kRemoteRead | kRemoteWrite | kRemoteAtomic})
                   .value();
     KRCORE_EXPECT_OK(peer_->Publish(Soon()));
     node_ = Open(provider, kNoNode, 0);
-    local_ = node_->CreateRegion({.length = kMemoryBytes}).value();
+    local_ = node_->CreateRegion({.length = kPathBytes}).value();
     pool_ = node_->CreateQueuePool({.max_rc_queues = hot ? 4U : 0, .rc_hot_wrs = 1}).value();
     queue_ = pool_->CreateQueue(depth).value();
     KRCORE_EXPECT_OK(queue_->Connect(1, Soon()));
@@ -110,7 +110,7 @@ class VirtualPath final : public Path {
 
  private:
   uint32_t lkey() const override { return local_->lkey(); }
-  Deadline Soon() const { return Deadline::After(*fabric_.clock(), kPatienceNs); }
+  Deadline Soon() const { return Deadline::After(*fabric_.clock(), kPathPatienceNs); }
   std::unique_ptr<Node> Open(const Provider& provider, NodeId id, uint32_t rc_peers) const {
     return Node::Open({.rnic = provider.provider,
                        .fabric = fabric_.name(),

@@ -174,11 +174,6 @@ TEST_P(Queues, BadAttributesAreRefusedWithAReason) {
 class Records : public RnicTest {};
 INSTANTIATE_RNIC_TESTS(Records);
 
-std::vector<std::byte> Bytes(const std::string& text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  return {begin, begin + text.size()};
-}
-
 TEST_P(Records, AreReadByEveryDeviceReplacedByTheirOwnerAndGoWithIt) {
   EXPECT_EQ(a_->device->LookupRecord("meta").status().code(), StatusCode::kNotFound);
   KRCORE_EXPECT_OK(b_->device->PublishRecord("meta", Bytes("first")));

@@ -10,6 +10,8 @@
 
 namespace krcore::rnic::testing {
 
+inline constexpr sim::Chaos kNone{};
+
 // A World with endpoint 1, which posts, its targets 2 and 3, and a DC initiator of 1 that reaches both.
 struct SimWorld {
   explicit SimWorld(const sim::Chaos& chaos, uint64_t seed = 1, const sim::CostModel& cost = {})

@@ -12,8 +12,6 @@
 namespace krcore::rnic::testing {
 namespace {
 
-constexpr sim::Chaos kNone{};
-
 TEST(SimWorlds, WithoutAWorldOfThatNameAFabricIsNotFound) {
   const auto opened = OpenDevice({.provider = "sim", .fabric = "nowhere", .create_fabric = true});
   EXPECT_EQ(opened.status().code(), StatusCode::kNotFound);

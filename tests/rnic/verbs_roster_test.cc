@@ -7,13 +7,10 @@
 namespace krcore::rnic::verbs {
 namespace {
 
+using rnic::testing::Bytes;
+
 constexpr uint32_t kFirst = 100;
 constexpr int64_t kMs = 1'000'000;
-
-std::vector<std::byte> Bytes(const std::string& text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  return {begin, begin + text.size()};
-}
 
 class RosterTest : public ::testing::Test {
  protected:

@@ -21,6 +21,8 @@
 namespace krcore::rnic::verbs {
 namespace {
 
+using rnic::testing::Bytes;
+
 constexpr char kFabric[] = "fabric";
 constexpr int64_t kPatienceNs = 120'000'000'000;
 constexpr std::array<uint8_t, 24> kNoAddress{};
@@ -62,11 +64,6 @@ struct JoinMessage {
   JoinBody join;
 };
 static_assert(sizeof(JoinMessage) == sizeof(Header) + sizeof(JoinBody));
-
-std::vector<std::byte> Bytes(const std::string& text) {
-  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
-  return {begin, begin + text.size()};
-}
 
 class Membership : public ::testing::Test {
  protected:

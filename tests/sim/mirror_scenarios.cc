@@ -24,7 +24,7 @@ constexpr uint32_t kSomeKeys = 16;
 constexpr uint32_t kSameSlot = kSomeKeys + 4;  // a key that gets the slot of kSomeKeys if that is free
 constexpr uint32_t kMostKeys = 60;             // until a subtable splits
 constexpr krcore::NodeId kOtherPool = 2;       // the home is pool 1
-constexpr int64_t kLeaseNs = 1'000 * kMs;
+constexpr int64_t kLongLeaseNs = 1'000 * kMs;
 constexpr uint32_t kPollsToCas = 5;  // of an Update of a key of which the client knows nothing
 
 kvs::Views& ViewsOf(Stage& stage, uint32_t c) { return *static_cast<kvs::ClientCore&>(stage.client(c)).views(); }
@@ -165,11 +165,11 @@ RunResult ReaderThatHasAcknowledged(uint64_t point) {
 // be taken for a helper's.
 RunResult HopThatArrivesBehindTheLease(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [](Stage& stage) {
+  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result, [](Stage& stage) {
     const auto [late, other] = AddPair(stage);
     (void)stage.Begin(late, OpKind::kDelete, kKey);
     if (!HoldWhen(stage, late, [&] { return IsUnderWay(stage); })) return false;
-    stage.Stall(late, 4 * kLeaseNs);
+    stage.Stall(late, 4 * kLongLeaseNs);
     stage.Poll(late, 2);  // takes the head's answer, and posts the next verb
     const bool held = IsUnderWay(stage);
     Suspect(stage, other, true);
@@ -178,7 +178,7 @@ RunResult HopThatArrivesBehindTheLease(uint64_t point) {
       stage.Poll(other);
       stage.Wait(kMs);
     }
-    stage.Wait(4 * kLeaseNs);
+    stage.Wait(4 * kLongLeaseNs);
     return held && stage.Ended(update);
   });
   return result;
@@ -188,7 +188,7 @@ RunResult HopThatArrivesBehindTheLease(uint64_t point) {
 // its way.
 RunResult HopWhileAViewIsAcknowledged(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
+  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result, [point](Stage& stage) {
     const auto [late, other] = AddPair(stage);
     (void)stage.Begin(late, OpKind::kDelete, kKey);
     if (!HoldWhen(stage, late, [&] { return IsUnderWay(stage); })) return false;
@@ -223,19 +223,19 @@ bool LoseTail(Stage& stage, uint32_t a, uint32_t b) {
 RunResult LateCasWhileAReplicaJoins(uint64_t point) {
   RunResult result;
   const auto replicas = static_cast<uint32_t>(2 + point % 2);
-  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLeaseNs}, &result,
+  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLongLeaseNs}, &result,
           [point](Stage& stage) {
             const auto [other, late] = AddPair(stage);  // the late one has memory for a block already
             if (!LoseTail(stage, late, other)) return false;
             (void)stage.Begin(late, OpKind::kUpdate, kKey);
             stage.set_tempo(10 * kUs);
             stage.Poll(late, kPollsToCas);
-            stage.Stall(late, 3 * kLeaseNs);
+            stage.Stall(late, 3 * kLongLeaseNs);
             stage.Poll(late);
-            const int64_t arrives_ns = stage.world().now_ns() + 3 * kLeaseNs;
+            const int64_t arrives_ns = stage.world().now_ns() + 3 * kLongLeaseNs;
             // Before the view with the learner the joiner waits half a lease for that client, and in it 1.5 leases. So
             // the copy comes a little before the CAS.
-            stage.Wait(kLeaseNs / 4);
+            stage.Wait(kLongLeaseNs / 4);
             const krcore::NodeId head = stage.memory_nodes().ChainOf(1).front(), learner = stage.Join();
             stage.set_tempo(20 * kUs);
             for (uint32_t round = 0; round < 200'000 && stage.keeper().tables == 0; ++round) stage.StepKeeper();
@@ -266,7 +266,7 @@ void CompactInVain(Stage& stage, uint32_t c) {
 // memory node joins that pool. It must get the block: somebody will bring that word to the tail.
 RunResult BlockOfAWordAtTheHead(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result,
+  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result,
           [](Stage& stage) {
             const uint32_t other = stage.AddClient();
             for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(other, OpKind::kInsert, key);
@@ -290,7 +290,7 @@ RunResult BlockOfAWordAtTheHead(uint64_t point) {
 RunResult ChunkOfAWordAtTheHead(uint64_t point) {
   RunResult result;
   const auto replicas = static_cast<uint32_t>(2 + point % 2);
-  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLeaseNs}, &result,
+  OnStage({.seed = point + 1, .replicas = replicas, .breaks = true, .lease_ns = kLongLeaseNs}, &result,
           [point](Stage& stage) {
             const uint32_t dying = stage.AddClient(), other = stage.AddClient();
             for (uint32_t key = 0; key < kKeys; ++key) (void)stage.Do(dying, OpKind::kInsert, key);
@@ -314,7 +314,7 @@ RunResult ChunkOfAWordAtTheHead(uint64_t point) {
 // again.
 RunResult ChunkOfAWordOfALostHead(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .replicas = 3, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
+  OnStage({.seed = point + 1, .replicas = 3, .breaks = true, .lease_ns = kLongLeaseNs}, &result, [point](Stage& stage) {
     const uint32_t dying = stage.AddClient(), mover = stage.AddClient(), late = stage.AddClient();
     for (uint32_t key = 0; key < kSomeKeys; ++key) (void)stage.Do(dying, OpKind::kInsert, key);
     (void)stage.Do(late, OpKind::kGet, 0);
@@ -336,9 +336,9 @@ RunResult ChunkOfAWordOfALostHead(uint64_t point) {
     stage.Poll(late, 200);  // renews its lease
     (void)stage.Begin(late, OpKind::kInsert, kSameSlot);
     stage.Poll(late, 8 + static_cast<uint32_t>(point));  // until its CAS has met that word
-    stage.Stall(late, 2 * kLeaseNs);
+    stage.Stall(late, 2 * kLongLeaseNs);
     stage.Poll(late);
-    const int64_t arrives_ns = stage.world().now_ns() + 2 * kLeaseNs;
+    const int64_t arrives_ns = stage.world().now_ns() + 2 * kLongLeaseNs;
     stage.KillMemoryNode(stage.memory_nodes().ChainOf(1).front());
     const auto poll_until = [&](int64_t ns) {
       while (stage.world().now_ns() < ns) {
@@ -348,7 +348,7 @@ RunResult ChunkOfAWordOfALostHead(uint64_t point) {
     };
     poll_until(arrives_ns);
     for (uint32_t round = 0; round < 20'000 && !stage.Idle(late); ++round) stage.Poll(late);
-    poll_until(arrives_ns + kLeaseNs / 4);
+    poll_until(arrives_ns + kLongLeaseNs / 4);
     for (uint32_t round = 0; round < 20'000 && !stage.Idle(mover); ++round) PollAll(stage, {late, mover}, 1);
     return stage.client(mover).stats().chunks_freed > 0;
   });
@@ -359,7 +359,7 @@ RunResult ChunkOfAWordOfALostHead(uint64_t point) {
 // subtable. A memory node joins that table's pool, and must get the table.
 RunResult TableOfAWordAtTheHead(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result,
+  OnStage({.seed = point + 1, .memory_nodes = 2, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result,
           [](Stage& stage) {
             const uint32_t other = stage.AddClient();
             const std::vector<krcore::NodeId> chain = stage.memory_nodes().ChainOf(kOtherPool);
@@ -390,7 +390,7 @@ RunResult TableOfAWordAtTheHead(uint64_t point) {
 // dies.
 RunResult MergeWhileAReplicaJoins(uint64_t point) {
   RunResult result;
-  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLeaseNs}, &result, [point](Stage& stage) {
+  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result, [point](Stage& stage) {
     const auto [other, merger] = AddPair(stage);
     if (!LoseTail(stage, merger, other)) return false;
     Keys keys(0, 0);

@@ -45,13 +45,14 @@ struct Case {
   uint32_t lost = 0;   // kView, kJoin: the rank of a replica of the same pool that has died before
 };
 
-constexpr NodeId kHome = 1, kOtherPool = 2;
-constexpr int64_t kLeaseNs = 200 * kMs;
+constexpr NodeId kHome = 1, kBlockPool = 2;
+constexpr int64_t kShortLeaseNs = 200 * kMs;
 // How long it is away: shorter than a verb is tried; longer than that and than a client tries to connect, and shorter
 // than the lease; longer than the lease and than a view takes without an acknowledgement.
-constexpr int64_t kBlinkNs = 2 * kMs, kStopNs = kLeaseNs / 2, kLongStopNs = 2 * kLeaseNs, kForEverNs = 3'600'000 * kMs;
+constexpr int64_t kBlinkNs = 2 * kMs, kStopNs = kShortLeaseNs / 2, kLongStopNs = 2 * kShortLeaseNs,
+                  kForEverNs = 3'600'000 * kMs;
 constexpr int64_t kSlowTempoNs = 50 * kUs;
-constexpr uint32_t kKey = 7, kAbsentKey = 8;
+constexpr uint32_t kTheKey = 7, kAbsentKey = 8;
 constexpr uint32_t kSettleRounds = 40;  // of fast polls, in which an operation leaves a split or merge behind
 constexpr uint32_t kMostWorkers = 8;
 constexpr uint32_t kMostRounds = 200'000;
@@ -78,7 +79,8 @@ std::string NameOf(const Case& the, const Point& point) {
 }
 
 StageOptions OptionsOf(const Case& the) {
-  return {.seed = 1, .memory_nodes = 2, .replicas = the.replicas, .breaks = true, .agree = true, .lease_ns = kLeaseNs};
+  return {
+      .seed = 1, .memory_nodes = 2, .replicas = the.replicas, .breaks = true, .agree = true, .lease_ns = kShortLeaseNs};
 }
 
 // The operations of one client up to the one that begins a split, or, if `merges`, up to the one that begins a merge.
@@ -138,11 +140,11 @@ class Play {
 
   // The worker's blocks are in the pool that is to lose a node.
   void AddWorker() {
-    (void)stage_.Do(other_, OpKind::kInsert, kKey);
+    (void)stage_.Do(other_, OpKind::kInsert, kTheKey);
     for (bool found = false; !found;) {
       worker_ = stage_.AddClient();
-      (void)stage_.Do(worker_, OpKind::kUpdate, kKey);
-      found = the_.pool == kHome || BlockPool(kKey) == the_.pool || worker_ == kMostWorkers;
+      (void)stage_.Do(worker_, OpKind::kUpdate, kTheKey);
+      found = the_.pool == kHome || BlockPool(kTheKey) == the_.pool || worker_ == kMostWorkers;
       if (!found) stage_.Close(worker_);
     }
     for (size_t i = 0; i + 1 < steps_.size(); ++i) {
@@ -185,12 +187,12 @@ class Play {
 
   Step TheStep() const {
     switch (the_.work) {
-      case Work::kGet: return {OpKind::kGet, kKey};
+      case Work::kGet: return {OpKind::kGet, kTheKey};
       case Work::kInsert: return {OpKind::kInsert, kAbsentKey};
       case Work::kUpdate:
-      case Work::kView: return {OpKind::kUpdate, kKey};
-      case Work::kDelete: return {OpKind::kDelete, kKey};
-      case Work::kModify: return {OpKind::kModify, kKey};
+      case Work::kView: return {OpKind::kUpdate, kTheKey};
+      case Work::kDelete: return {OpKind::kDelete, kTheKey};
+      case Work::kModify: return {OpKind::kModify, kTheKey};
       default: return steps_.back();
     }
   }
@@ -237,7 +239,7 @@ class Play {
   void Check(uint32_t operation) {
     const OpRecord& record = stage_.Record(operation);
     const StatusCode status = record.status;
-    const bool lapsed = record.end_ns - record.start_ns >= kLeaseNs;
+    const bool lapsed = record.end_ns - record.start_ns >= kShortLeaseNs;
     const bool write = record.kind != OpKind::kGet;
     const bool done = status == StatusCode::kOk || status == StatusCode::kNotFound || status == StatusCode::kExists;
     const bool unknown =
@@ -247,7 +249,7 @@ class Play {
       stage_.Violation("status", std::string(krcore::StatusCodeName(status)) + "\n" + stage_.Describe(operation));
     }
     // Nobody is waited for who does not sleep, so a change takes no lease.
-    if (is_mirrored() && the_.other != Other::kSleeps && record.end_ns - record.start_ns > kLeaseNs)
+    if (is_mirrored() && the_.other != Other::kSleeps && record.end_ns - record.start_ns > kShortLeaseNs)
       stage_.Violation("late", stage_.Describe(operation));
   }
 
@@ -302,7 +304,7 @@ class Play {
     const bool done = record.status == StatusCode::kOk || record.status == StatusCode::kNotFound ||
                       record.status == StatusCode::kExists;
     const bool unknown = record.status == StatusCode::kUnknown && kind != OpKind::kGet && struck_ &&
-                         record.end_ns - record.start_ns >= kLeaseNs;
+                         record.end_ns - record.start_ns >= kShortLeaseNs;
     if (!done && !unknown) {
       stage_.Violation("status", "afterwards: " + std::string(krcore::StatusCodeName(record.status)) + "\n" +
                                      stage_.Describe(operation));
@@ -312,7 +314,7 @@ class Play {
   // Afterwards everybody reads and writes the keys.
   void UseAll() {
     const std::vector<uint32_t> keys =
-        steps_.empty() ? std::vector<uint32_t>{kKey, kAbsentKey} : std::vector<uint32_t>{steps_.back().key, kKey};
+        steps_.empty() ? std::vector<uint32_t>{kTheKey, kAbsentKey} : std::vector<uint32_t>{steps_.back().key, kTheKey};
     for (const uint32_t key : keys) {
       if (stage_.fine()) Do(other_, OpKind::kGet, key);
       if (stage_.fine()) Do(worker_, OpKind::kGet, key);
@@ -337,7 +339,7 @@ class Play {
     stage_.KillMemoryNode(chain[the_.lost]);
     for (uint32_t round = 0; round < kMostRounds && stage_.memory_nodes().ChainOf(the_.pool).size() == chain.size();
          ++round) {
-      if (round % 50 == 0 && stage_.InFlight(worker_) == 0) (void)stage_.Begin(worker_, OpKind::kPut, kKey);
+      if (round % 50 == 0 && stage_.InFlight(worker_) == 0) (void)stage_.Begin(worker_, OpKind::kPut, kTheKey);
       PollBoth();
     }
     for (uint32_t round = 0; round < 1'000; ++round) PollBoth();
@@ -407,7 +409,7 @@ std::vector<Case> Operations() {
   for (const Harm harm : kHarms) {
     for (const Work work : {Work::kGet, Work::kInsert, Work::kUpdate, Work::kDelete, Work::kModify}) {
       for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
-        for (const NodeId pool : {kHome, kOtherPool}) {
+        for (const NodeId pool : {kHome, kBlockPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
             for (const Other other : {Other::kPolled, Other::kWrites, Other::kSleeps}) {
               const bool alone = replicas == 1 || harm == Harm::kBlinks || harm == Harm::kStops ||
@@ -428,7 +430,7 @@ std::vector<Case> SplitsAndMerges() {
   for (const Harm harm : kHarms) {
     for (const Work work : {Work::kSplit, Work::kMerge}) {
       for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
-        for (const NodeId pool : {kHome, kOtherPool}) {
+        for (const NodeId pool : {kHome, kBlockPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
             for (const Other other : {Other::kPolled, Other::kSleeps}) {
               all.push_back({work, replicas, pool, rank, harm, other, kEvery});
@@ -446,7 +448,7 @@ template <uint32_t kEvery>
 std::vector<Case> Views() {
   std::vector<Case> all;
   for (const Harm harm : kHarms) {
-    for (const NodeId pool : {kHome, kOtherPool}) {
+    for (const NodeId pool : {kHome, kBlockPool}) {
       for (uint32_t rank = 0; rank < 3; ++rank) {
         for (uint32_t lost = 0; lost < 3; ++lost) {
           for (const Other other : {Other::kPolled, Other::kWrites}) {
@@ -463,7 +465,7 @@ std::vector<Case> Views() {
 std::vector<Case> Joins() {
   std::vector<Case> all;
   for (const Harm harm : {Harm::kDies, Harm::kCutOff, Harm::kBlinks}) {
-    for (const NodeId pool : {kHome, kOtherPool}) {
+    for (const NodeId pool : {kHome, kBlockPool}) {
       for (const uint32_t rank : {0u, 1u, kLearner}) {
         if (harm == Harm::kCutOff && rank == kLearner) continue;
         all.push_back({Work::kJoin, 3, pool, rank, harm, Other::kPolled, 1, 2});

@@ -8,7 +8,6 @@
 namespace surgekv_sim {
 namespace {
 
-constexpr int64_t kUs = 1'000, kMs = 1'000'000;
 // Longer than the takeover of a split (100 ms), and longer than the lease (1 s).
 constexpr int64_t kLongestDelayNs = 400 * kMs, kLongestPauseNs = 4'000 * kMs;
 

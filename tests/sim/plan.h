@@ -10,6 +10,8 @@
 
 namespace surgekv_sim {
 
+inline constexpr int64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;  // in ns
+
 enum class Phase : uint8_t { kGrowth, kHot, kChurn, kDelete, kMixed };
 
 enum class Storm : uint8_t {

@@ -12,8 +12,6 @@
 
 namespace surgekv_sim {
 
-inline constexpr int64_t kUs = 1'000, kMs = 1'000'000;
-
 // `play` returns whether the client was held in the scenario's subject.
 template <typename Play>
 void OnStage(const StageOptions& options, RunResult* result, Play play) {

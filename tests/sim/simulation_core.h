@@ -35,7 +35,6 @@ using krcore::NodeId;
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr int64_t kUs = 1'000, kMs = 1'000'000, kSecond = 1'000'000'000;
 constexpr int64_t kLeaseNs = kvs::kDefaultLeaseNs;
 // An operation that takes this long in virtual time, whatever happens to the others, hangs.
 constexpr int64_t kOperationTimeoutNs = 60 * kSecond;

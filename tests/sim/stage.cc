@@ -16,7 +16,7 @@ namespace {
 using krcore::Status;
 using krcore::StatusCode;
 
-constexpr char kFabric[] = "stage";
+constexpr char kStageFabric[] = "stage";
 // A seed with which every scenario reaches its subject. That depends on where the keys lie.
 constexpr kvs::HashSeed kHashSeed{.low = 7, .high = 2};
 // More rounds than any operation needs. At the usual tempo they take longer than a takeover of the lock of a client
@@ -53,12 +53,12 @@ Stage::Stage(const StageOptions& options)
       multi_get_(options.multi_get),
       breaks_(options.breaks),
       agree_(options.agree),
-      world_({.fabric = kFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
+      world_({.fabric = kStageFabric, .seed = options.seed, .cost = {}, .chaos = {}}),
       history_(AllNames()),
       memory_nodes_(world_) {
   if (std::getenv("KVS_SIM_VERBS") != nullptr) world_.set_trace(stderr);
   MemoryNodesOptions nodes;
-  nodes.fabric = kFabric;
+  nodes.fabric = kStageFabric;
   nodes.pools = options.memory_nodes;
   nodes.replicas = options.replicas;
   nodes.home_bytes = nodes.other_bytes = size_t{4} << 20;
@@ -82,7 +82,7 @@ Stage::~Stage() {
 std::unique_ptr<kvs::Store> Stage::OpenStore() {
   kvs::StoreOptions options;
   options.rnic = "sim";
-  options.fabric = kFabric;
+  options.fabric = kStageFabric;
   options.operation_timeout_ms = 60'000;
   options.clock = &world_.clock();
   return kvs::Store::Open(options).value();

@@ -47,8 +47,6 @@ bool PublishSlot(const Claim& claim, SlotState state) {
 
 namespace {
 
-constexpr uint64_t kServingMask = ~uint64_t{1};
-
 void Gather(const SendWr& wr, std::byte* to) {
   for (uint8_t i = 0; i < wr.num_sge; ++i) {
     StoreWords(to, reinterpret_cast<const std::byte*>(wr.sg_list[i].addr), wr.sg_list[i].length);

@@ -14,9 +14,6 @@ namespace {
 
 constexpr uint32_t kPrefetchBytes = 512;
 constexpr uint64_t kLineBytes = 64;
-// RTR and RTS both serve requests, and differ in this bit only.
-constexpr uint64_t kServingMask = ~uint64_t{1};
-static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
 
 // The word of a DCT that serves.
 constexpr uint64_t DctWord(uint32_t number) {

@@ -184,11 +184,10 @@ constexpr int64_t kStrangerNs = 10'000'000'000;  // for a stranger to identify i
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // while there are no descriptors
 constexpr int kTickMs = 1000;
 constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member has not read
-// A network that is silent for so long counts as broken. It must be shorter than any kernel at a member's end takes to
-// give up, since that would look like the member's death (docs/krcore.md).
-constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
-
 void KeepAlive(int fd) {
+  // A network that is silent for so long counts as broken. It must be shorter than any kernel at a member's end takes
+  // to give up, since that would look like the member's death (docs/krcore.md).
+  constexpr int kKeepIdleS = 5, kKeepIntervalS = 2, kKeepCount = 3, kUserTimeoutMs = 11'000;
   const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);

@@ -14,14 +14,13 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr int kBatch = 32;
 constexpr uint32_t kFarewellPolls = 64;  // between two checks of an initiator that only has sessions to close
 
 static_assert(static_cast<int>(SDC_OP_FETCH_ADD) == static_cast<int>(Opcode::kFetchAdd));
 static_assert(int{SDC_SIGNALED} == int{kSignaled} && int{SDC_FENCE} == int{kFence} && int{SDC_INLINE} == int{kInline});
 static_assert(static_cast<int>(SDC_RNR_RETRY_EXCEEDED) == static_cast<int>(WcStatus::kRnrRetryExceeded));
 
-SoftwareDci* Self(void* context) { return static_cast<SoftwareDci*>(context); }
+SoftwareDci* Initiator(void* context) { return static_cast<SoftwareDci*>(context); }
 
 // For the core an address is a word that names a port's handles, which this object holds.
 sdc_address AddressOf(PortHandles* handles, uint32_t qpn) {
@@ -41,17 +40,17 @@ PortHandles* HandlesOf(const sdc_address& address) {
 
 const sdc_initiator_ops SoftwareDci::kOps = {
     .local = [](void* context, uint32_t lkey, uint64_t addr, uint32_t length, bool written) -> void* {
-      return Self(context)->regions_->FindLocal(lkey, addr, length, written ? uint32_t{kLocalWrite} : 0);
+      return Initiator(context)->regions_->FindLocal(lkey, addr, length, written ? uint32_t{kLocalWrite} : 0);
     },
     .buffer = [](void* context) -> uint8_t* {
-      SoftwareDci& self = *Self(context);
+      SoftwareDci& self = *Initiator(context);
       uint8_t* const buffer = self.port_->Buffer();
       self.starved_ = self.starved_ || buffer == nullptr;
       return buffer;
     },
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
-          SoftwareDci& self = *Self(context);
+          SoftwareDci& self = *Initiator(context);
           // Made by PostSend, because a thread that waits for the network must not hold the lock of the regions.
           ibv_ah* const ah = HandlesOf(*to)->of_pd[self.pd_index_].load(std::memory_order_acquire);
           self.port_->Send(ah, to->qpn, bytes);
@@ -245,9 +244,9 @@ void SoftwareDci::Run(bool posted) {
   // The lock keeps the local memory that is found here until the end of this function.
   const Regions::Lock lock = regions_->Use();
   bool any = posted || starved_;
-  for (int got = kBatch; got == kBatch;) {
-    ibv_wc wcs[kBatch];
-    got = ibv_poll_cq(recv_cq_, kBatch, wcs);
+  for (int got = kPolledAtOnce; got == kPolledAtOnce;) {
+    ibv_wc wcs[kPolledAtOnce];
+    got = ibv_poll_cq(recv_cq_, kPolledAtOnce, wcs);
     for (int i = 0; i < got; ++i) {
       const UdPort::Datagram datagram = port_->Received(wcs[i]);
       if (datagram.payload != nullptr) sdc_initiator_receive(&core_, datagram.payload, datagram.bytes, SdcNowNs());

@@ -22,33 +22,32 @@
 namespace krcore::rnic::verbs {
 namespace {
 
-constexpr int kBatch = 32;
-
 static_assert(uint32_t{SDC_ACCESS_READ} == kRemoteRead && uint32_t{SDC_ACCESS_WRITE} == kRemoteWrite &&
               uint32_t{SDC_ACCESS_ATOMIC} == kRemoteAtomic);
 static_assert(static_cast<int>(SDC_RNR_RETRY_EXCEEDED) == static_cast<int>(WcStatus::kRnrRetryExceeded));
 
-SoftwareDct* Self(void* context) { return static_cast<SoftwareDct*>(context); }
+SoftwareDct* Target(void* context) { return static_cast<SoftwareDct*>(context); }
 
 }  // namespace
 
 const sdc_target_ops SoftwareDct::kOps = {
     .memory = [](void* context, uint32_t rkey, uint64_t addr, uint32_t length, uint32_t access) -> void* {
-      return Self(context)->regions_->FindRemote(rkey, addr, length, access);
+      return Target(context)->regions_->FindRemote(rkey, addr, length, access);
     },
     .local = [](void* context, uint32_t lkey, uint64_t addr, uint32_t length) -> void* {
-      return Self(context)->regions_->FindLocal(lkey, addr, length, kLocalWrite);
+      return Target(context)->regions_->FindLocal(lkey, addr, length, kLocalWrite);
     },
-    .atomic = [](void* context, const sdc_atomic_request* request) { return Self(context)->atomics_->Post(*request); },
-    .buffer = [](void* context) { return Self(context)->port_->Buffer(); },
+    .atomic = [](void* context,
+                 const sdc_atomic_request* request) { return Target(context)->atomics_->Post(*request); },
+    .buffer = [](void* context) { return Target(context)->port_->Buffer(); },
     .send =
         [](void* context, const sdc_address* to, uint32_t bytes) {
-          SoftwareDct& self = *Self(context);
+          SoftwareDct& self = *Target(context);
           // Serve has made it before taking the lock, if it can be made. Otherwise the peer asks again.
           ibv_ah* const ah = self.handles_->Find(*to, *self.port_);
           if (ah != nullptr) self.port_->Send(ah, to->qpn, bytes);
         },
-    .received = [](void* context, const sdc_received* received) { Self(context)->Received(*received); },
+    .received = [](void* context, const sdc_received* received) { Target(context)->Received(*received); },
 };
 
 SoftwareDct::SoftwareDct(SharedDevice* device, Regions* regions, const DctAttr& attr)
@@ -193,9 +192,9 @@ void SoftwareDct::Report(const Atomics::Result& result) {
 }
 
 bool SoftwareDct::Serve() {
-  ibv_wc wcs[kBatch];
-  Incoming incoming[kBatch];
-  const int got = ibv_poll_cq(cq_, kBatch, wcs);
+  ibv_wc wcs[kPolledAtOnce];
+  Incoming incoming[kPolledAtOnce];
+  const int got = ibv_poll_cq(cq_, kPolledAtOnce, wcs);
   for (int i = 0; i < got; ++i) {
     if ((wcs[i].wr_id & UdPort::kReceive) == 0) continue;
     incoming[i] = Taken(wcs[i]);

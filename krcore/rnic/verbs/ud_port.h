@@ -27,6 +27,8 @@
 
 namespace krcore::rnic::verbs {
 
+inline constexpr int kPolledAtOnce = 32;  // completions of the software DC's CQs
+
 // Times and sizes of the software DC on this provider. docs/software_dc.md says what each of them bounds.
 
 // 21 tries in 1.15 s, so that a lost peer is noticed before the limit.

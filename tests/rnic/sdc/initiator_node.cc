@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kLkey = 1, kLkeyThatGoes = 2, kNoLkey = 77;
 constexpr uint64_t kPoison = 0xdeaddeaddeaddead;
 
-InitiatorNode* Node(void* context) { return static_cast<InitiatorNode*>(context); }
+InitiatorNode* Initiator(void* context) { return static_cast<InitiatorNode*>(context); }
 
 }  // namespace
 
@@ -22,9 +22,12 @@ InitiatorNode::InitiatorNode(World* world, uint32_t number)
 void InitiatorNode::StartCore() {
   static constexpr sdc_initiator_ops kOps = {
       .local = [](void* context, uint32_t lkey, uint64_t addr, uint32_t length,
-                  bool) { return Node(context)->Local(lkey, addr, length); },
-      .buffer = [](void* context) { return Node(context)->world_->Chance(0.01) ? nullptr : Node(context)->buffer(); },
-      .send = [](void* context, const sdc_address* to, uint32_t bytes) { Node(context)->Send(*to, bytes); },
+                  bool) { return Initiator(context)->Local(lkey, addr, length); },
+      .buffer =
+          [](void* context) {
+            return Initiator(context)->world_->Chance(0.01) ? nullptr : Initiator(context)->buffer();
+          },
+      .send = [](void* context, const sdc_address* to, uint32_t bytes) { Initiator(context)->Send(*to, bytes); },
   };
   const sdc_initiator_config config = {
       .ops = &kOps,

@@ -6,7 +6,7 @@
 namespace sdc_test {
 namespace {
 
-TargetNode* Node(void* context) { return static_cast<TargetNode*>(context); }
+TargetNode* Target(void* context) { return static_cast<TargetNode*>(context); }
 
 }  // namespace
 
@@ -24,12 +24,12 @@ TargetNode::TargetNode(World* world, uint32_t number) : Machine(world, number), 
 void TargetNode::StartCore() {
   static constexpr sdc_target_ops kOps = {
       .memory = [](void* context, uint32_t rkey, uint64_t addr, uint32_t length,
-                   uint32_t) { return Node(context)->Memory(rkey, addr, length); },
+                   uint32_t) { return Target(context)->Memory(rkey, addr, length); },
       .local = [](void*, uint32_t, uint64_t addr, uint32_t) { return reinterpret_cast<void*>(addr); },
-      .atomic = [](void* context, const sdc_atomic_request* request) { return Node(context)->Atomic(*request); },
-      .buffer = [](void* context) { return Node(context)->buffer(); },
-      .send = [](void* context, const sdc_address* to, uint32_t bytes) { Node(context)->Send(*to, bytes); },
-      .received = [](void* context, const sdc_received* received) { Node(context)->Received(*received); },
+      .atomic = [](void* context, const sdc_atomic_request* request) { return Target(context)->Atomic(*request); },
+      .buffer = [](void* context) { return Target(context)->buffer(); },
+      .send = [](void* context, const sdc_address* to, uint32_t bytes) { Target(context)->Send(*to, bytes); },
+      .received = [](void* context, const sdc_received* received) { Target(context)->Received(*received); },
   };
   ++life_;
   device_free_ns_ = reported_ns_ = 0;
