@@ -115,8 +115,9 @@ int Main() {
     if (IsPeer(peer)) continue;
     std::string message = "--peers: " + peer + " is none of";
     for (const std::string& name : PeerNames()) message += " " + name;
-    return cli::FailUsage(
-        message + " surgekv@2 to surgekv@8 (memory nodes), surgekv-r1 to surgekv-r3 (replicas), surgekv-r2-learner");
+    return cli::FailUsage(message +
+                          " surgekv@2 to surgekv@8 (memory nodes), surgekv-sized (--expected_records), surgekv-r1 to "
+                          "surgekv-r3 (replicas), surgekv-r2-learner");
   }
   Shape shape{.records = FLAGS_records};
   if (!FLAGS_quick && FLAGS_shape == "8/8") {

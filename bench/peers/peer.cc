@@ -25,7 +25,9 @@ uint32_t MemoryNodesOf(const std::string& name) {
   return number[0] >= '2' && number[0] <= '8' ? static_cast<uint32_t>(number[0] - '0') : 0;
 }
 
-constexpr Named kMirrored[] = {
+// SurgeKV with other flags of its memory nodes.
+constexpr Named kVariants[] = {
+    {"surgekv-sized", MakeSurgekvSized},
     {"surgekv-r1", [](const Shape& shape) { return MakeSurgekvMirrored(1, false, shape); }},
     {"surgekv-r2", [](const Shape& shape) { return MakeSurgekvMirrored(2, false, shape); }},
     {"surgekv-r3", [](const Shape& shape) { return MakeSurgekvMirrored(3, false, shape); }},
@@ -41,12 +43,12 @@ std::vector<std::string> PeerNames() {
 
 bool IsPeer(const std::string& name) {
   const auto has_it = [&](const Named& peer) { return name == peer.name; };
-  return MemoryNodesOf(name) > 1 || std::ranges::any_of(kPeers, has_it) || std::ranges::any_of(kMirrored, has_it);
+  return MemoryNodesOf(name) > 1 || std::ranges::any_of(kPeers, has_it) || std::ranges::any_of(kVariants, has_it);
 }
 
 krcore::Result<std::unique_ptr<Peer>> MakePeer(const std::string& name, const Shape& shape) {
   if (const uint32_t nodes = MemoryNodesOf(name); nodes > 1) return MakeSurgekvOver(nodes, shape);
-  for (const std::span<const Named> all : {std::span<const Named>(kPeers), std::span<const Named>(kMirrored)}) {
+  for (const std::span<const Named> all : {std::span<const Named>(kPeers), std::span<const Named>(kVariants)}) {
     const auto peer = std::ranges::find_if(all, [&](const Named& each) { return name == each.name; });
     if (peer != all.end()) return peer->make(shape);
   }

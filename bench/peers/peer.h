@@ -55,7 +55,7 @@ class Peer {
 std::vector<std::string> PeerNames();
 // One of them, or SurgeKV set up in another way. "surgekv@2" to "surgekv@8": over that many memory nodes. "surgekv-r1"
 // to "surgekv-r3": in one mirrored pool of that many replicas. "surgekv-r2-learner": of two, with a third one that is a
-// learner all the time.
+// learner all the time. "surgekv-sized": told how many records come.
 bool IsPeer(const std::string& name);
 
 // An empty peer with room for the shape's records, and what is being replaced. kNotFound: a program that
@@ -65,6 +65,7 @@ krcore::Result<std::unique_ptr<Peer>> MakePeer(const std::string& name, const Sh
 // Each in its own file.
 krcore::Result<std::unique_ptr<Peer>> MakeSurgekv(const Shape& shape);
 krcore::Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape& shape);
+krcore::Result<std::unique_ptr<Peer>> MakeSurgekvSized(const Shape& shape);
 krcore::Result<std::unique_ptr<Peer>> MakeSurgekvMirrored(uint32_t replicas, bool learner, const Shape& shape);
 krcore::Result<std::unique_ptr<Peer>> MakeBareBound(const Shape& shape);        // with all that safety needs
 krcore::Result<std::unique_ptr<Peer>> MakeBareBoundUnsafe(const Shape& shape);  // one CAS to publish, nothing more

@@ -8,6 +8,7 @@
 
 #include "kvs/memory/mutation.h"
 #include "kvs/memory/views.h"
+#include "kvs/upkeep/upkeep.h"
 
 namespace kvs {
 namespace {

@@ -16,6 +16,7 @@
 #include "kvs/memory/join.h"
 #include "kvs/memory/remote_pool.h"
 #include "kvs/replica_keeper.h"
+#include "tests/kvs/mirrored_store.h"
 
 namespace surgekv_test {
 namespace {

@@ -180,16 +180,26 @@ Result<std::unique_ptr<Peer>> MakeSurgekvMirrored(uint32_t replicas, bool learne
   return peer;
 }
 
-Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape& shape) {
+// A store of so many memory nodes, which get these flags as well.
+Result<std::unique_ptr<Peer>> MakeStore(uint32_t memory_nodes, const Shape& shape,
+                                        const std::vector<std::string>& flags) {
   const std::string fabric = UniqueFabric();
   const uint64_t bytes = shape.most_records() * (shape.data_bytes() + kBesidesBytes) / memory_nodes;
   std::vector<std::unique_ptr<ServerProcess>> started;
   for (uint32_t node = 1; node <= memory_nodes; ++node) {
-    auto memory_node = StartMemoryNode(fabric, kLeastBytes + bytes, node);
+    auto memory_node = StartMemoryNode(fabric, kLeastBytes + bytes, node, flags);
     if (!memory_node.ok()) return memory_node.status();
     started.push_back(*std::move(memory_node));
   }
   return OpenPeer(fabric, std::move(started));
+}
+
+Result<std::unique_ptr<Peer>> MakeSurgekvOver(uint32_t memory_nodes, const Shape& shape) {
+  return MakeStore(memory_nodes, shape, {});
+}
+
+Result<std::unique_ptr<Peer>> MakeSurgekvSized(const Shape& shape) {
+  return MakeStore(1, shape, {"--expected_records=" + std::to_string(shape.most_records())});
 }
 
 }  // namespace peers
