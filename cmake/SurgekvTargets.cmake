@@ -50,14 +50,16 @@ function(surgekv_folder name)
   target_link_libraries(${name} PRIVATE surgekv_flags ${ARG_LIBS})
 endfunction()
 
-# surgekv_program(NAME files... [LIBS libs...]): build/bin/NAME, installed with the others. Workers may be fresh programs
-# (--worker_kind=exec), so a program must start fast: it has libstdc++ in itself, unless a sanitizer wants its own.
+# surgekv_program(NAME files... [LIBS libs...]): build/bin/NAME, installed with the others. Workers may be fresh
+# programs (--worker_kind=exec), so a program must start fast: it has libstdc++ in itself, unless a sanitizer wants its
+# own.
 function(surgekv_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${SURGEKV_INCLUDES})
   target_link_libraries(${name} PRIVATE surgekv_flags ${ARG_LIBS})
   if(NOT SURGEKV_SANITIZE)
+    set_target_properties(${name} PROPERTIES SURGEKV_STATIC_RUNTIME ON)
     target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   endif()
   install(TARGETS ${name} RUNTIME COMPONENT programs)

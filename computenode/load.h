@@ -27,8 +27,8 @@
 
 namespace computenode {
 
-inline double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-inline double Microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
+inline double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+inline double Microseconds(int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
 class Load {
  public:

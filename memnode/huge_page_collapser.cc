@@ -16,14 +16,13 @@ namespace {
 // Small enough to stop soon (some 10 ms), large enough that the cost of a call does not count.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 constexpr uint64_t kLogEveryBytes = uint64_t{1} << 30;
-constexpr int64_t kAtOnceNs = 1'000'000'000;
 constexpr int64_t kRestsPerPiece = 3;  // so the thread takes a quarter of a core
 
 }  // namespace
 
-HugePageCollapser::HugePageCollapser(krcore::Region& region) : region_(region) {
-  krcore::Clock& clock = *krcore::RealClock();
-  const krcore::Deadline at_once = krcore::Deadline::After(clock, kAtOnceNs);
+HugePageCollapser::HugePageCollapser(krcore::Region& region, krcore::Clock& clock, int64_t at_once_ns)
+    : region_(region) {
+  const krcore::Deadline at_once = krcore::Deadline::After(*krcore::RealClock(), at_once_ns);
   while (!at_once.Passed(clock)) {
     if (!MovePiece()) return;
   }

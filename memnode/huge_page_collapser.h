@@ -14,14 +14,18 @@
 #include <mutex>
 #include <thread>
 
+#include "krcore/clock.h"
 #include "krcore/node.h"
 
 namespace memnode {
 
 class HugePageCollapser {
  public:
-  // If the system has no thread for the rest, only logs a warning. `region` must outlive this.
-  explicit HugePageCollapser(krcore::Region& region);
+  static constexpr int64_t kAtOnceNs = 1'000'000'000;
+
+  // Moves pieces for `at_once_ns`, less if `clock` jumps. If the system has no thread for the rest, only logs a
+  // warning. `region` must outlive this.
+  HugePageCollapser(krcore::Region& region, krcore::Clock& clock, int64_t at_once_ns = kAtOnceNs);
   ~HugePageCollapser();
   HugePageCollapser(const HugePageCollapser&) = delete;
   HugePageCollapser& operator=(const HugePageCollapser&) = delete;

@@ -117,7 +117,11 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(const Options& options
     KRCORE_RETURN_IF_ERROR(server->AcceptConnections(options));
     return server->Join(options);
   });
-  if (status.ok()) return server;
+  if (status.ok()) {
+    if (options.huge_pages && server->pool_ != nullptr)
+      server->huge_pages_ = std::make_unique<HugePageCollapser>(*server->pool_, *clock);
+    return server;
+  }
   server->rc_acceptor_.reset();
   if (server->adopted()) {
     // Closing would remove the memory, and with it the data that a predecessor left. If the process ends without
@@ -173,7 +177,6 @@ Status MemoryServer::CreatePool(const Options& options) {
   }
   if (!pool.ok()) return ExplainPool(options, pool.status());
   pool_ = *std::move(pool);
-  if (options.huge_pages) huge_pages_ = std::make_unique<HugePageCollapser>(*pool_);
   return Status::Ok();
 }
 
@@ -205,7 +208,6 @@ Status MemoryServer::Join(const Options& options) {
          "copied yet";
   // Not filled anew: a late verb to its old key might still execute.
   pool_->DoNotKeep();
-  huge_pages_.reset();
   pool_.reset();
   KRCORE_RETURN_IF_ERROR(CreatePool(options));
   return node_->Publish(deadline);

@@ -27,6 +27,7 @@ constexpr std::array<std::pair<kvs::ChunkKind, const char*>, kvs::kChunkKinds> k
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerS; }
 double AsDouble(uint64_t count) { return static_cast<double>(count); }
+
 }  // namespace
 
 NodeMetrics::NodeMetrics(const Options& options) : options_(options), started_ns_(metrics::UnixNowNs()) {

@@ -16,7 +16,6 @@
 
 #include "krcore/status.h"
 #include "kvs/memory/survey.h"
-#include "memnode/huge_page_collapser.h"
 #include "memnode/memory_server.h"
 #include "memnode/options.h"
 #include "memnode/steward.h"

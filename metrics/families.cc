@@ -23,6 +23,7 @@ double Seconds(const timeval& time) {
 }
 
 std::string Number(double value) {
+  if (std::isnan(value)) return "NaN";
   std::array<char, 32> text;
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, 16).ptr;
   return {text.data(), end};
@@ -57,7 +58,8 @@ double ResidentBytes() {
 std::string& Families::TextOf(const std::string& name, std::string_view help, std::string_view type) {
   const auto found = std::ranges::find(families_, name, &Family::name);
   if (found != families_.end()) return found->text;
-  std::string& text = families_.emplace_back(name).text;
+  families_.push_back({name, ""});
+  std::string& text = families_.back().text;
   text.append("# HELP ").append(name).append(" ").append(help).append("\n");
   text.append("# TYPE ").append(name).append(" ").append(type).append("\n");
   return text;

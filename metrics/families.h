@@ -1,6 +1,6 @@
 // Families: builds the answer to a scrape, in Prometheus's text format 0.0.4. Values come from existing counts; nothing
 // is kept here. The text is written here because Debian's prometheus-cpp is a shared library only: it would load the
-// shared libstdc++ into every program, which takes longer than the rest of their start (bench_start).
+// shared libstdc++ into every program, which takes as long as the rest of their start (bench_start).
 //
 // Thread safety: a value.
 #ifndef METRICS_FAMILIES_H_
@@ -24,7 +24,7 @@ struct Histogram {
     double upper_bound;
     uint64_t cumulative_count;  // of values up to the bound
   };
-  std::vector<Bucket> buckets;  // the last one's bound is infinity
+  std::vector<Bucket> buckets;  // at least one; the last one's bound is infinity
   double sum = 0;
 };
 

@@ -1,6 +1,6 @@
 // Measures how long programs take to start and to end: `--version` of ours, and a program that does nothing. All take
-// turns, so that a busy moment of the machine concerns all of them. How long a worker that is a fresh program takes to
-// its first reply, tools/spike measures.
+// turns, so that a busy moment of the machine concerns all of them. tools/spike measures how long a worker that is a
+// fresh program takes to its first reply.
 #include <fcntl.h>
 #include <gflags/gflags.h>
 #include <spawn.h>
@@ -65,12 +65,12 @@ double Percentile(const std::vector<double>& sorted, double percent) {
 int main(int argc, char** argv) {
   cli::Program program;
   program.name = "bench_start";
-  program.summary = "Measures how long programs take to start and to end, beside a program that does nothing.";
+  program.summary = "Measures how long programs take to start and to end, next to a program that does nothing.";
   program.usage = "bench_start [\"program arguments...\"]... [flags]";
   program.flags = {"turns"};
   program.examples =
       "bench_start\n"
-      "bench_start \"../before/build/bin/computenode --version\"     # beside ours";
+      "bench_start \"../before/build/bin/computenode --version\"     # next to ours";
   program.max_arguments = 16;
   const cli::CommandLine line = cli::ParseFlags(program, argc, argv);
   if (FLAGS_turns == 0) return cli::FailUsage("--turns=0: at least 1");
@@ -89,15 +89,15 @@ int main(int argc, char** argv) {
     for (Command& command : commands) command.ms.push_back(RunOnce(command));
 
   std::printf("%9s %9s %9s %9s  %s\n", "median ms", "10%", "90%", "times", "program");
-  double least = 0;
+  double base = 0;
   for (Command& command : commands) {
     std::sort(command.ms.begin(), command.ms.end());
     const double median = Percentile(command.ms, 50);
-    if (least == 0) least = median;
+    if (base == 0) base = median;
     std::string text;
     for (const std::string& word : command.words) text += (text.empty() ? "" : " ") + word;
     std::printf("%9.2f %9.2f %9.2f %9.2f  %s\n", median, Percentile(command.ms, 10), Percentile(command.ms, 90),
-                median / least, text.c_str());
+                median / base, text.c_str());
   }
   return 0;
 }

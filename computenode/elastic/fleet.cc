@@ -10,6 +10,7 @@
 #include "krcore/resources.h"
 
 namespace computenode {
+
 Status Fleet::SetWorkers(uint32_t count) {
   const uint32_t now = active();
   if (count > now) return AddWorkers(count - now);

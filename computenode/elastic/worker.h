@@ -24,7 +24,7 @@ namespace computenode {
 
 using krcore::Status;
 
-// How a standby worker is called, by whichever fleet. 0: not yet.
+// What a fleet tells a standby worker. 0: nothing yet.
 inline constexpr uint32_t kWanted = 1, kDismissed = 2;
 
 // When the parts of a worker's life ended, in Clock nanoseconds. 0: not yet.

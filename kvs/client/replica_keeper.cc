@@ -16,9 +16,9 @@ namespace kvs {
 namespace {
 
 constexpr int64_t kBetweenLooksNs = 100'000'000;  // at the configuration
-constexpr int64_t kPatienceOfLookNs = 100'000'000;
-constexpr int64_t kBringPollNs = 20'000;  // how soon to poll again if nothing has come
-constexpr int64_t kBringMs = 86'400'000;  // after which bringing begins anew
+constexpr int64_t kReplicaLookPatienceNs = 100'000'000;
+constexpr int64_t kReplicaPollNs = 20'000;  // how soon to poll again if nothing has come
+constexpr int64_t kBringMs = 86'400'000;    // after which bringing begins anew
 
 class ReplicaKeeperCore final : public ReplicaKeeper {
  public:
@@ -40,13 +40,13 @@ class ReplicaKeeperCore final : public ReplicaKeeper {
   const ReplicaKeeperStats& stats() const override { return stats_; }
 
  private:
-  krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kPatienceOfLookNs); }
+  krcore::Deadline Soon() const { return krcore::Deadline::After(store_.clock(), kReplicaLookPatienceNs); }
   int64_t LookIfDue() {
     const int64_t now_ns = store_.clock().NowNs();
     if (now_ns < look_at_ns_) return look_at_ns_ - now_ns;
     look_at_ns_ = now_ns + kBetweenLooksNs;
     Look();
-    return client_ ? 0 : std::max<int64_t>(look_at_ns_ - store_.clock().NowNs(), kBringPollNs);
+    return client_ ? 0 : std::max<int64_t>(look_at_ns_ - store_.clock().NowNs(), kReplicaPollNs);
   }
   void Look();
   void NotePlace(const Configuration& configuration, const PoolView* view);
@@ -224,10 +224,10 @@ int64_t ReplicaKeeperCore::GoOnWithTask() {
   stats_.words_pushed = report_.words_pushed;
   stats_.tables = report_.tables;
   stats_.all_tables = report_.all_tables;
-  if (!task_->done()) return completions > 0 ? 0 : kBringPollNs;
+  if (!task_->done()) return completions > 0 ? 0 : kReplicaPollNs;
   // To end the client would block until the view is active, which another client of this thread may have to
   // acknowledge.
-  if (store_.ViewPending()) return kBringPollNs;
+  if (store_.ViewPending()) return kReplicaPollNs;
   const Status done = task_->Take();
   task_.reset();
   client_.reset();

@@ -8,7 +8,7 @@
 namespace krcore::test {
 namespace {
 
-constexpr Port kTargetPort = 7;
+constexpr Port kReceiverPort = 7;
 
 // ---- sw: processes
 
@@ -26,7 +26,7 @@ TEST_F(KilledProcess, ADeadReceiverFailsItsSendersOnlyAndASuccessorIsReached) {
   const auto receive = [this](NodeId id, bool host_meta) {
     return std::make_unique<rnic::testing::Child>([this, id, host_meta](auto& self) {
       MessagingNode party = MessagingNode::Start(fabric_, id, host_meta);
-      auto inbox = party.Bound(kTargetPort);
+      auto inbox = party.Bound(kReceiverPort);
       if (!party.Receive(*inbox, 0, 64).ok() || ::testing::Test::HasFailure()) _exit(1);
       self.Ready();
       for (size_t taken = 0;; party.pool->Poll()) {
@@ -43,7 +43,7 @@ TEST_F(KilledProcess, ADeadReceiverFailsItsSendersOnlyAndASuccessorIsReached) {
   ASSERT_TRUE(doomed_process->WaitReady());
   {
     MessagingNode client = MessagingNode::Start(fabric_, kNoNode, false, {.dc_initiators = 1});
-    auto doomed = client.ConnectTo(2, kTargetPort), steady = client.ConnectTo(1, kTargetPort);
+    auto doomed = client.ConnectTo(2, kReceiverPort), steady = client.ConnectTo(1, kReceiverPort);
     const Sge small = client.At(0, 100), large = client.At(1, client.buffer_bytes);
     const auto send = [&](VirtualQueue& queue, const Sge& sge) {
       const WorkRequest wr = SendOf(&sge, 1);
@@ -76,7 +76,7 @@ TEST_F(KilledProcess, ADeadReceiverFailsItsSendersOnlyAndASuccessorIsReached) {
                           }))
         << done << " of " << pushed;
     EXPECT_EQ(doomed->Push(std::vector{SendOf(&small, 0)}).code(), StatusCode::kUnavailable);
-    EXPECT_EQ(doomed->Connect(2, kTargetPort, client.Soon()).code(), StatusCode::kUnavailable);
+    EXPECT_EQ(doomed->Connect(2, kReceiverPort, client.Soon()).code(), StatusCode::kUnavailable);
     for (int i = 0; i < 100; ++i) {
       ASSERT_OK(send(*steady, i % 2 ? large : small));
       ASSERT_EQ(NextCompletion(*steady, {client.pool.get()}).status, WcStatus::kSuccess);
@@ -85,7 +85,7 @@ TEST_F(KilledProcess, ADeadReceiverFailsItsSendersOnlyAndASuccessorIsReached) {
 
     doomed_process = receive(2, false);
     ASSERT_TRUE(doomed_process->WaitReady());
-    ASSERT_OK(doomed->Connect(2, kTargetPort, client.Soon()));
+    ASSERT_OK(doomed->Connect(2, kReceiverPort, client.Soon()));
     ASSERT_OK(send(*doomed, large));
     EXPECT_EQ(NextCompletion(*doomed, {client.pool.get()}).status, WcStatus::kSuccess);
   }
@@ -96,13 +96,13 @@ TEST_F(KilledProcess, SendersThatDieLeaveWholeMessagesInOrderAndTheirPlaces) {
   std::mt19937_64 random(std::random_device{}());
   {
     // Two places for one sender at a time: if a place did not come back, it would be missed soon.
-    TestReceiver receiver(host, 0, 64, kTargetPort, {.senders = 2, .slots = 6});
+    TestReceiver receiver(host, 0, 64, kReceiverPort, {.senders = 2, .slots = 6});
     for (uint64_t round = 0; round < 24 && !HasFailure(); ++round) {
       rnic::testing::Child child([this, round](auto& self) {
         MessagingNode party = MessagingNode::Start(fabric_, kNoNode, false);
         self.Ready();
         std::mt19937_64 own(round);
-        TestSender sender(party, 0, round, 1, kTargetPort);
+        TestSender sender(party, 0, round, 1, kReceiverPort);
         for (;;) {
           sender.Push(own);
           party.pool->Poll();
@@ -140,7 +140,7 @@ TEST_F(KilledProcess, SendersThatDieLeaveWholeMessagesInOrderAndTheirPlaces) {
       EXPECT_TRUE(PollUntil({host.pool.get()}, [&] {
         receiver.PostReceives(3);
         receiver.Pop();
-        connected = queue->Connect(1, kTargetPort, last.Soon());
+        connected = queue->Connect(1, kReceiverPort, last.Soon());
         return connected.ok();
       })) << connected.ToString();
     }
@@ -167,7 +167,7 @@ TEST_F(SimulatedDeath, ASenderThatDiesAtAnyVerbLeavesAPrefixAndItsPlace) {
       MessagingNode host = MessagingNode::Start(fabric, 1, true);
       ASSERT_OK(host.node->Publish(host.Soon()));
       {
-        TestReceiver receiver(host, 0, 64, kTargetPort, {.senders = 1, .slots = 4});
+        TestReceiver receiver(host, 0, 64, kReceiverPort, {.senders = 1, .slots = 4});
         const auto live = [&] {
           receiver.PostReceives(1);
           host.pool->Poll();
@@ -178,7 +178,7 @@ TEST_F(SimulatedDeath, ASenderThatDiesAtAnyVerbLeavesAPrefixAndItsPlace) {
           ASSERT_OK(doomed.node->Publish(doomed.Soon()));
           world.KillAtVerb(2, verb, before, 50'000);
           auto queue = doomed.Queue();
-          if (queue->Connect(1, kTargetPort, Deadline::After(world.clock(), 5'000'000)).ok()) {
+          if (queue->Connect(1, kReceiverPort, Deadline::After(world.clock(), 5'000'000)).ok()) {
             uint64_t number = 0;
             for (int i = 0; i < 300 && !world.IsDead(2); ++i) {
               if (number < 10 && queue->credits() > 0) {
@@ -212,7 +212,7 @@ TEST_F(SimulatedDeath, ASenderThatDiesAtAnyVerbLeavesAPrefixAndItsPlace) {
         for (int i = 0; i < 400 && !connected.ok(); ++i) {
           live();
           world.RunUntil(world.now_ns() + 1'000'000);
-          connected = queue->Connect(1, kTargetPort, next.Soon());
+          connected = queue->Connect(1, kReceiverPort, next.Soon());
         }
         ASSERT_OK(connected);
         FillMessage(next.Buffer(0), {3, 0, 64});
@@ -242,8 +242,8 @@ TEST_F(SimulatedDeath, AReceiverThatDiesAtAnyVerbLeavesNoSenderWaiting) {
       MessagingNode client = MessagingNode::Start(fabric, 3, false);
       MessagingNode doomed = MessagingNode::Start(fabric, 2, false);
       {
-        TestReceiver receiver(doomed, 0, 64, kTargetPort, {.slots = 4});
-        TestSender sender(client, 0, 3, 2, kTargetPort);
+        TestReceiver receiver(doomed, 0, 64, kReceiverPort, {.slots = 4});
+        TestSender sender(client, 0, 3, 2, kReceiverPort);
         world.KillAtVerb(2, verb, before, 50'000);
         std::mt19937_64 random(verb);
         for (int i = 0; i < 2000 && !world.IsDead(2); ++i) {

@@ -4,6 +4,7 @@
 #ifndef TESTS_KRCORE_MESSAGE_SCENARIO_H_
 #define TESTS_KRCORE_MESSAGE_SCENARIO_H_
 
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>

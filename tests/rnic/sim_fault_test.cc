@@ -7,6 +7,7 @@ namespace krcore::rnic::testing {
 namespace {
 
 constexpr int64_t kLingerNs = 1'000'000;
+
 // WRITEs of 1 to `count` to the first word of b, in this order, each from a buffer of its own.
 std::vector<SendWr> Countdown(SimWorld& sim, std::vector<Sge>* sges, size_t count) {
   sges->resize(count);

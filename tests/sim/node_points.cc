@@ -45,14 +45,14 @@ struct Case {
   uint32_t lost = 0;   // kView, kJoin: the rank of a replica of the same pool that has died before
 };
 
-constexpr NodeId kHome = 1, kBlockPool = 2;
+constexpr NodeId kHome = 1, kSecondPool = 2;
 constexpr int64_t kShortLeaseNs = 200 * kMs;
 // How long it is away: shorter than a verb is tried; longer than that and than a client tries to connect, and shorter
 // than the lease; longer than the lease and than a view takes without an acknowledgement.
 constexpr int64_t kBlinkNs = 2 * kMs, kStopNs = kShortLeaseNs / 2, kLongStopNs = 2 * kShortLeaseNs,
                   kForEverNs = 3'600'000 * kMs;
 constexpr int64_t kSlowTempoNs = 50 * kUs;
-constexpr uint32_t kTheKey = 7, kAbsentKey = 8;
+constexpr uint32_t kWrittenKey = 7, kAbsentKey = 8;
 constexpr uint32_t kSettleRounds = 40;  // of fast polls, in which an operation leaves a split or merge behind
 constexpr uint32_t kMostWorkers = 8;
 constexpr uint32_t kMostRounds = 200'000;
@@ -140,11 +140,11 @@ class Play {
 
   // The worker's blocks are in the pool that is to lose a node.
   void AddWorker() {
-    (void)stage_.Do(other_, OpKind::kInsert, kTheKey);
+    (void)stage_.Do(other_, OpKind::kInsert, kWrittenKey);
     for (bool found = false; !found;) {
       worker_ = stage_.AddClient();
-      (void)stage_.Do(worker_, OpKind::kUpdate, kTheKey);
-      found = the_.pool == kHome || BlockPool(kTheKey) == the_.pool || worker_ == kMostWorkers;
+      (void)stage_.Do(worker_, OpKind::kUpdate, kWrittenKey);
+      found = the_.pool == kHome || BlockPool(kWrittenKey) == the_.pool || worker_ == kMostWorkers;
       if (!found) stage_.Close(worker_);
     }
     for (size_t i = 0; i + 1 < steps_.size(); ++i) {
@@ -187,12 +187,12 @@ class Play {
 
   Step TheStep() const {
     switch (the_.work) {
-      case Work::kGet: return {OpKind::kGet, kTheKey};
+      case Work::kGet: return {OpKind::kGet, kWrittenKey};
       case Work::kInsert: return {OpKind::kInsert, kAbsentKey};
       case Work::kUpdate:
-      case Work::kView: return {OpKind::kUpdate, kTheKey};
-      case Work::kDelete: return {OpKind::kDelete, kTheKey};
-      case Work::kModify: return {OpKind::kModify, kTheKey};
+      case Work::kView: return {OpKind::kUpdate, kWrittenKey};
+      case Work::kDelete: return {OpKind::kDelete, kWrittenKey};
+      case Work::kModify: return {OpKind::kModify, kWrittenKey};
       default: return steps_.back();
     }
   }
@@ -313,8 +313,8 @@ class Play {
 
   // Afterwards everybody reads and writes the keys.
   void UseAll() {
-    const std::vector<uint32_t> keys =
-        steps_.empty() ? std::vector<uint32_t>{kTheKey, kAbsentKey} : std::vector<uint32_t>{steps_.back().key, kTheKey};
+    const std::vector<uint32_t> keys = steps_.empty() ? std::vector<uint32_t>{kWrittenKey, kAbsentKey}
+                                                      : std::vector<uint32_t>{steps_.back().key, kWrittenKey};
     for (const uint32_t key : keys) {
       if (stage_.fine()) Do(other_, OpKind::kGet, key);
       if (stage_.fine()) Do(worker_, OpKind::kGet, key);
@@ -339,7 +339,7 @@ class Play {
     stage_.KillMemoryNode(chain[the_.lost]);
     for (uint32_t round = 0; round < kMostRounds && stage_.memory_nodes().ChainOf(the_.pool).size() == chain.size();
          ++round) {
-      if (round % 50 == 0 && stage_.InFlight(worker_) == 0) (void)stage_.Begin(worker_, OpKind::kPut, kTheKey);
+      if (round % 50 == 0 && stage_.InFlight(worker_) == 0) (void)stage_.Begin(worker_, OpKind::kPut, kWrittenKey);
       PollBoth();
     }
     for (uint32_t round = 0; round < 1'000; ++round) PollBoth();
@@ -409,7 +409,7 @@ std::vector<Case> Operations() {
   for (const Harm harm : kHarms) {
     for (const Work work : {Work::kGet, Work::kInsert, Work::kUpdate, Work::kDelete, Work::kModify}) {
       for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
-        for (const NodeId pool : {kHome, kBlockPool}) {
+        for (const NodeId pool : {kHome, kSecondPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
             for (const Other other : {Other::kPolled, Other::kWrites, Other::kSleeps}) {
               const bool alone = replicas == 1 || harm == Harm::kBlinks || harm == Harm::kStops ||
@@ -430,7 +430,7 @@ std::vector<Case> SplitsAndMerges() {
   for (const Harm harm : kHarms) {
     for (const Work work : {Work::kSplit, Work::kMerge}) {
       for (uint32_t replicas = 1; replicas <= 3; ++replicas) {
-        for (const NodeId pool : {kHome, kBlockPool}) {
+        for (const NodeId pool : {kHome, kSecondPool}) {
           for (uint32_t rank = 0; rank < replicas; ++rank) {
             for (const Other other : {Other::kPolled, Other::kSleeps}) {
               all.push_back({work, replicas, pool, rank, harm, other, kEvery});
@@ -448,7 +448,7 @@ template <uint32_t kEvery>
 std::vector<Case> Views() {
   std::vector<Case> all;
   for (const Harm harm : kHarms) {
-    for (const NodeId pool : {kHome, kBlockPool}) {
+    for (const NodeId pool : {kHome, kSecondPool}) {
       for (uint32_t rank = 0; rank < 3; ++rank) {
         for (uint32_t lost = 0; lost < 3; ++lost) {
           for (const Other other : {Other::kPolled, Other::kWrites}) {
@@ -465,7 +465,7 @@ std::vector<Case> Views() {
 std::vector<Case> Joins() {
   std::vector<Case> all;
   for (const Harm harm : {Harm::kDies, Harm::kCutOff, Harm::kBlinks}) {
-    for (const NodeId pool : {kHome, kBlockPool}) {
+    for (const NodeId pool : {kHome, kSecondPool}) {
       for (const uint32_t rank : {0u, 1u, kLearner}) {
         if (harm == Harm::kCutOff && rank == kLearner) continue;
         all.push_back({Work::kJoin, 3, pool, rank, harm, Other::kPolled, 1, 2});

@@ -104,9 +104,9 @@ class PeersTest(unittest.TestCase):
             measured = json.loads(results.read_text("utf-8"))
             self.check_goals(drawn(results)[0], measured["goals"])
         goals = {goal["measure"]: goal for goal in measured["goals"]}
-        self.assertEqual(len(goals), 11)
+        self.assertEqual(len(goals), 12)
         table = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
-        self.assertEqual(len(table), 11)
+        self.assertEqual(len(table), 12)
         for row in table:
             name, bound, value, met = (cell.strip() for cell in row[1:5])
             goal = goals[name]

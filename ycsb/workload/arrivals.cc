@@ -15,7 +15,7 @@
 namespace ycsb {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\f\v";
+constexpr std::string_view kBlanks = " \t\r\f\v";
 constexpr double kRounding = 1e-12;  // relative, for sums and products of decimals
 constexpr char kRateRange[] = "requests per second, 0 to 1000000000";
 constexpr char kSecondsRange[] = "seconds, 0 to 1000000000";
@@ -53,9 +53,9 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
 std::vector<std::string_view> SplitAtBlanks(std::string_view line) {
   std::vector<std::string_view> words;
   while (true) {
-    line.remove_prefix(std::min(line.find_first_not_of(kSpace), line.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
     if (line.empty()) return words;
-    words.push_back(line.substr(0, line.find_first_of(kSpace)));
+    words.push_back(line.substr(0, line.find_first_of(kBlanks)));
     line.remove_prefix(words.back().size());
   }
 }

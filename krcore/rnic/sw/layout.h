@@ -118,12 +118,10 @@ static_assert(sizeof(MrEntry) == 64);
 constexpr uint32_t MrIndex(uint32_t key) { return key & (kMaxMrs - 1); }
 static_assert((kMaxMrs & (kMaxMrs - 1)) == 0 && kMaxMrs <= 0x10000);
 
-// RTR and RTS both serve requests, and differ in this bit of an entry's word only.
-inline constexpr uint64_t kServingMask = ~uint64_t{1};
-static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
-
 // State of a Qp or Dct, as peers need it, in one word: number << 32 | type << 8 | state (QpState). RTR and RTS differ
 // only in the lowest bit, so "serves requests" is one mask and one compare.
+inline constexpr uint64_t kServingMask = ~uint64_t{1};
+static_assert(static_cast<uint8_t>(QpState::kRtr) == 2 && static_cast<uint8_t>(QpState::kRts) == 3);
 constexpr uint64_t QpWord(uint32_t number, EntryType type, uint8_t state) {
   return uint64_t{number} << 32 | uint64_t{static_cast<uint8_t>(type)} << 8 | state;
 }

@@ -248,6 +248,7 @@ Result<std::unique_ptr<Device>> Open(const DeviceOptions& options) {
   if (!address.ok()) return address.status();
   const auto choice = ParsePortChoice(options.port);
   if (!choice.ok()) return choice.status();
+  KRCORE_RETURN_IF_ERROR(LoadLibibverbs());
   Clock& clock = options.clock != nullptr ? *options.clock : *RealClock();
   const Deadline deadline = OnRealClock(clock, options.deadline);
   auto shared = std::make_unique<SharedDevice>();

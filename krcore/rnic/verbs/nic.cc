@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -135,8 +136,11 @@ bool ParseMtu(const std::string& text, std::optional<ibv_mtu>* mtu) {
 
 // As the function of this name in verbs.h, which is inline and calls libibverbs by name. Returns 0 or an errno.
 int QueryPort(ibv_context* context, uint8_t number, ibv_port_attr* attr) {
-  const verbs_context* const extended = verbs_get_ctx_op(context, query_port);
-  if (extended != nullptr) return extended->query_port(context, number, attr, sizeof(*attr));
+  const verbs_context* const extended = verbs_get_ctx(context);
+  // It grows at its beginning, and a driver's may be shorter.
+  const bool has_it = extended != nullptr && extended->sz >= sizeof(*extended) - offsetof(verbs_context, query_port) &&
+                      extended->query_port != nullptr;
+  if (has_it) return extended->query_port(context, number, attr, sizeof(*attr));
   *attr = {};
   return ibv.query_port(context, number, reinterpret_cast<_compat_ibv_port_attr*>(attr));
 }
@@ -254,7 +258,6 @@ void UnmapNics() {
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::Open(const PortChoice& choice, int floor) {
-  KRCORE_RETURN_IF_ERROR(LoadLibibverbs());
   // Without this, a child, or the parent when it writes while there is a child, would take registered pages away from
   // the NIC. ibv_fork_init keeps these pages out of children, with whatever else lies on them. A kernel that copies
   // them for children (from 5.12 on) needs none of that, although libibverbs would do it there as well.

@@ -81,9 +81,9 @@ struct Port {
   ibv_port_attr attr{};  // active_mtu: the one in use
   ibv_device_attr device{};
 };
-// Opens the first active port that fits, with a routable GID (RoCE v2 before others, IPv4 before IPv6 before
-// link-local) and an MTU. kUnavailable: there is none; the message lists the existing devices with the states and MTUs
-// of their ports.
+// Opens the first active port that fits (libibverbs must be loaded), with a routable GID (RoCE v2 before others, IPv4
+// before IPv6 before link-local) and an MTU. kUnavailable: there is none; the message lists the existing devices with
+// the states and MTUs of their ports.
 Result<Port> OpenPort(const PortChoice& choice);
 
 // What the NIC reports of a queue besides its completions. A queue that uses it passes its own to libibverbs as

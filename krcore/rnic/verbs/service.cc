@@ -184,6 +184,7 @@ constexpr int64_t kStrangerNs = 10'000'000'000;  // for a stranger to identify i
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // while there are no descriptors
 constexpr int kTickMs = 1000;
 constexpr size_t kMaxOutBytes = 16 * 1024;  // of replies that a member has not read
+
 void KeepAlive(int fd) {
   // A network that is silent for so long counts as broken. It must be shorter than any kernel at a member's end takes
   // to give up, since that would look like the member's death (docs/krcore.md).

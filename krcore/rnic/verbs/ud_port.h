@@ -27,7 +27,7 @@
 
 namespace krcore::rnic::verbs {
 
-inline constexpr int kPolledAtOnce = 32;  // completions of the software DC's CQs
+inline constexpr int kPolledAtOnce = 32;  // completions of what the software DC receives
 
 // Times and sizes of the software DC on this provider. docs/software_dc.md says what each of them bounds.
 
