@@ -138,6 +138,7 @@ Status StoreCore::ReadShape(const std::vector<Replica>& home, Deadline deadline)
   shape_.geometry.groups = super.groups_per_subtable;
   shape_.chunk_bytes = super.chunk_bytes;
   shape_.lease_ns = super.lease_ns;
+  shape_.initial_depth = super.initial_depth;
   shape_.hasher = Hasher(super.hash_seed);
   state_.identity.Set(shape_.home, super.hash_seed);
   return Status::Ok();

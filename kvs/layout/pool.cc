@@ -173,6 +173,7 @@ Status FormatHome(std::span<std::byte> pool, const HomeOptions& options) {
   super.lease_ns = options.lease_ns;
   super.hash_seed = seed;
   super.groups_per_subtable = geometry.groups;
+  super.initial_depth = options.initial_depth;
   reinterpret_cast<HomeArea*>(pool.data() + kHomeAreaOffset)->epoch = 1;
   super.is_home = 1;
   return Status::Ok();

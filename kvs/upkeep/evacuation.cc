@@ -396,7 +396,8 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   }
   if (census != nullptr) {
     ++census->tables[ChunkOf(table)];
-    if (entry.depth() > 0 && uint64_t{used} * 100 <= uint64_t{geometry.slots()} * kSparseTablePercent) {
+    const uint32_t least_depth = thorough_ ? 0 : common_.shape.initial_depth;
+    if (entry.depth() > least_depth && uint64_t{used} * 100 <= uint64_t{geometry.slots()} * kSparseTablePercent) {
       census->sparse.push_back(index);
     }
   }

@@ -307,5 +307,18 @@ TEST_F(SlowMover, TouchesNoTableThatIsNoneAnyMore) {
   EXPECT_NE(slow_status, kvs::StatusCode::kUnavailable) << slow_status.ToString();
 }
 
+// A store that was told how many records come is empty at first, and must not have shrunk until they are there.
+TEST(Mover, LeavesATableAsLargeAsItBeganUnlessMemoryIsScarce) {
+  TestStore store({.initial_depth = 6});
+  const auto client = store.NewClient();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(client->Put("key" + std::to_string(i), "value").ok());
+  kvs::CompactReport report;
+  EXPECT_TRUE(client->Compact({}, &report).ok());
+  EXPECT_GE(report.scans, 1u);
+  EXPECT_EQ(report.tables_merged, 0u);
+  EXPECT_TRUE(client->Compact({.thorough = true}, &report).ok());
+  EXPECT_GT(report.tables_merged, 0u);
+}
+
 }  // namespace
 }  // namespace surgekv_test

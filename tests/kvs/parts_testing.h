@@ -89,7 +89,11 @@ class Parts : public ::testing::Test {
       krcore::OpenNode("krcore", {.rnic = "sw", .fabric = store_.fabric(), .clock = &clock_}).value();
   kvs::ClientStats stats_;
   std::minstd_rand random_{2};  // then the entries before and after this client's are in the part in use
-  const kvs::StoreShape shape_{1, {2}, kvs::kDefaultChunkBytes, kLeaseNs, kvs::Hasher(kTestSeed), kLeaseNs};
+  const kvs::StoreShape shape_{.home = 1,
+                               .geometry = {2},
+                               .lease_ns = kLeaseNs,
+                               .hasher = kvs::Hasher(kTestSeed),
+                               .operation_timeout_ns = kLeaseNs};
   kvs::StoreState store_state_;
   kvs::Connections connections_{*node_, store_state_.identity, kLeaseNs, stats_};
   const size_t arena_bytes_ = kvs::Epochs::ArenaBytes(kInFlight) + kvs::Workbench::ArenaBytes(shape_.geometry);
