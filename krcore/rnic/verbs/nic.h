@@ -96,7 +96,7 @@ struct QueueEvents {
 // A NIC as opened by this process: the port, its asynchronous events, and what forked children must not keep.
 class Context {
  public:
-  // Opens the NIC; its descriptor, or a duplicate of it, gets above `floor` (member.h).
+  // Opens the NIC (libibverbs must be loaded); its descriptor, or a duplicate of it, gets above `floor` (member.h).
   static Result<std::unique_ptr<Context>> Open(const PortChoice& choice, int floor);
   ~Context();
 

@@ -22,6 +22,7 @@ class SoftwareDcParts : public ::testing::Test {
   SoftwareDcParts() {
     FakeNic::Reset();
     nic().has_plain = true;
+    KRCORE_EXPECT_OK(LoadLibibverbs());
     context_ = Context::Open({}, 0).value();
     pd_ = ibv_alloc_pd(context_->get());
     cq_ = ibv_create_cq(context_->get(), kDepth, nullptr, nullptr, 0);
