@@ -1,7 +1,7 @@
-// HugePageCollapser: moves a region into huge pages piece by piece, from its beginning, while the region is in use.
-// With them clients do 10 to 25% more operations a second, and a new process maps the region in milliseconds. What can
-// be moved within a second is moved before the constructor returns, the rest on a thread that leaves most of a core to
-// others: a store is filled from the region's beginning, so the thread stays ahead of it.
+// HugePageCollapser: moves a region into huge pages piece by piece, while the region is in use. A process that uses the
+// region then takes fewer page faults and fewer TLB misses. What can be moved within a second is moved before the
+// constructor returns, the rest on a thread that takes a quarter of a core. Both begin where a store fills the region
+// first.
 //
 // Thread safety: create, destroy and ask from one thread. The destructor stops within one piece.
 #ifndef MEMNODE_HUGE_PAGE_COLLAPSER_H_

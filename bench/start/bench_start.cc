@@ -7,18 +7,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "bench/common/timed_worker.h"
 #include "cli/fail.h"
 #include "cli/flags.h"
-#include "krcore/clock.h"
 
 DEFINE_uint32(turns, 300, "how often each program is started");
 
@@ -26,18 +24,11 @@ namespace {
 
 struct Command {
   std::vector<std::string> words;
-  std::vector<double> ms = {};
+  timed::Samples ns = {};
 };
 
-std::string ProgramsDir() {
-  std::array<char, PATH_MAX> path;
-  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
-  const std::string self(path.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
-  return self.substr(0, self.rfind('/') + 1);
-}
-
 // Starts the program, waits for its end, and returns how long both took.
-double RunOnce(const Command& command) {
+int64_t RunOnce(const Command& command) {
   std::vector<char*> argv;
   for (const std::string& word : command.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -46,18 +37,14 @@ double RunOnce(const Command& command) {
   posix_spawn_file_actions_addopen(&silent, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t pid = 0;
   int status = 0;
-  const int64_t begin = krcore::RealClock()->NowNs();
+  const int64_t begin = timed::Now();
   const int error = posix_spawn(&pid, argv[0], &silent, nullptr, argv.data(), environ);
   if (error == 0) waitpid(pid, &status, 0);
-  const int64_t end = krcore::RealClock()->NowNs();
+  const int64_t end = timed::Now();
   posix_spawn_file_actions_destroy(&silent);
   if (error != 0 || status != 0)
     std::exit(cli::Fail({krcore::StatusCode::kNotFound, command.words[0] + " cannot be started, or it fails"}));
-  return static_cast<double>(end - begin) * 1e-6;
-}
-
-double Percentile(const std::vector<double>& sorted, double percent) {
-  return sorted[static_cast<size_t>(static_cast<double>(sorted.size() - 1) * percent / 100)];
+  return end - begin;
 }
 
 }  // namespace
@@ -75,9 +62,10 @@ int main(int argc, char** argv) {
   const cli::CommandLine line = cli::ParseFlags(program, argc, argv);
   if (FLAGS_turns == 0) return cli::FailUsage("--turns=0: at least 1");
 
-  std::vector<Command> commands = {{{ProgramsDir() + "bench_start_empty"}}};
+  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "";
+  std::vector<Command> commands = {{{folder + "bench_start_empty"}}};
   for (const char* name : {"memnode", "computenode", "ycsb", "surge"})
-    commands.push_back({{ProgramsDir() + name, "--version"}});
+    commands.push_back({{folder + name, "--version"}});
   for (const std::string& argument : line.arguments) {
     std::istringstream words(argument);
     Command command;
@@ -86,18 +74,18 @@ int main(int argc, char** argv) {
   }
   for (const Command& command : commands) RunOnce(command);  // from now on the files are in memory
   for (uint32_t turn = 0; turn < FLAGS_turns; ++turn)
-    for (Command& command : commands) command.ms.push_back(RunOnce(command));
+    for (Command& command : commands) command.ns.push_back(RunOnce(command));
 
   std::printf("%9s %9s %9s %9s  %s\n", "median ms", "10%", "90%", "times", "program");
-  double base = 0;
+  const auto ms = [](Command& command, double percent) {
+    return static_cast<double>(timed::Percentile(command.ns, percent)) * 1e-6;
+  };
+  const double base = ms(commands.front(), 50);
   for (Command& command : commands) {
-    std::sort(command.ms.begin(), command.ms.end());
-    const double median = Percentile(command.ms, 50);
-    if (base == 0) base = median;
     std::string text;
     for (const std::string& word : command.words) text += (text.empty() ? "" : " ") + word;
-    std::printf("%9.2f %9.2f %9.2f %9.2f  %s\n", median, Percentile(command.ms, 10), Percentile(command.ms, 90),
-                median / base, text.c_str());
+    std::printf("%9.2f %9.2f %9.2f %9.2f  %s\n", ms(command, 50), ms(command, 10), ms(command, 90),
+                ms(command, 50) / base, text.c_str());
   }
   return 0;
 }

@@ -75,7 +75,7 @@ struct Superblock {
   // (kvs/memory/join.cc).
   uint32_t incarnations[2];
   uint32_t replicas;       // reserved, for mirrored pools: how many each pool of the store has; home only
-  uint32_t initial_depth;  // of the table; home only
+  uint32_t initial_depth;  // of the table when the store began; home only
   uint32_t reserved[4];
   // Hints, changed by CASes whose outcome nobody needs: where the next FREE chunk may be, and the TABLES chunk that may
   // have room.

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
+#include <utility>
 
 #include "krcore/node.h"
 #include "memnode/huge_page_collapser.h"
+#include "tests/kvs/manual_clock.h"
 #include "tests/support/program.h"
 
 namespace memnode {
@@ -42,6 +45,23 @@ TEST_F(HugePages, AreMadeInTheBackgroundIfTimeIsUp) {
   uint32_t spins = 0;
   while (collapser.collapsed_bytes() < kBytes) krcore::RealClock()->Relax(++spins);
   EXPECT_TRUE(Whole());
+}
+
+// A constructor that moved all of it would leave nothing to stop. (Once in a while this thread waits for a core for so
+// long that the other one has moved all.)
+TEST_F(HugePages, TheConstructorReturnsAtOnceIfTimeIsUpOrItsClockHasJumped) {
+  surgekv_test::ManualClock jumped;
+  jumped.Advance(std::numeric_limits<int64_t>::max() / 2);
+  const std::pair<krcore::Clock*, int64_t> cases[] = {{krcore::RealClock(), 0}, {&jumped, 3'600'000'000'000}};
+  for (const auto& [clock, at_once_ns] : cases) {
+    uint64_t least = kBytes;
+    for (int round = 0; round < 20; ++round) {
+      HugePageCollapser collapser(*region_, *clock, at_once_ns);
+      collapser.Stop();
+      least = std::min(least, collapser.collapsed_bytes());
+    }
+    EXPECT_LT(least, kBytes);
+  }
 }
 
 TEST_F(HugePages, StopEndsTheBackgroundThreadWhereverItIs) {

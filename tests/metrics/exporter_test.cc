@@ -206,9 +206,6 @@ TEST_F(ExporterTest, ManyClientsThatSayNothingOrTakeNothingDoNotKeepHealthFromAn
 }
 
 TEST_F(ExporterTest, HealthAnswersWhereTheProcessHasNoDescriptorLeft) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "UBSan opens a pipe to look at a vptr, and takes it for a wrong one if it gets none";
-#endif
   std::vector<std::unique_ptr<Client>> silent;
   for (int i = 0; i < 5; ++i) silent.push_back(std::make_unique<Client>(exporter_->address()));
   const int asking = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -30,10 +30,13 @@ std::string WorkloadFile(const std::string& letter) {
 // A fabric with one memory node.
 class ProgramTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    memnode_ = std::make_unique<Program>("memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M",
-                                                                             "--metaserver", "--hugepages=off"});
-    ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
+  void SetUp() override { StartMemoryNode({}); }
+  // In place of the one that runs, which must have been stopped.
+  void StartMemoryNode(const std::vector<std::string>& more, const std::string& awaited = "ready") {
+    std::vector<std::string> args = {fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off"};
+    args.insert(args.end(), more.begin(), more.end());
+    memnode_ = std::make_unique<Program>("memnode", args);
+    ASSERT_NE(memnode_->WaitForLine(awaited), "") << memnode_->Output();
   }
   void TearDown() override {
     if (memnode_) {
@@ -96,10 +99,7 @@ TEST_F(ProgramTest, AMemoryNodeThatWasKilledAcceptsConnectionsAgainWithItsData) 
       const Finished refused = Ycsb("run", "c", {"--control_plane=" + plane, "--open_timeout_ms=10"});
       EXPECT_EQ(refused.status, 1) << refused.out;
     }
-    memnode_ = std::make_unique<Program>(
-        "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver",
-                                            "--hugepages=off", "--rc_acceptor=" + mode});
-    ASSERT_NE(memnode_->WaitForLine("adopted=yes"), "") << memnode_->Output();
+    StartMemoryNode({"--rc_acceptor=" + mode}, "adopted=yes");
     for (const std::string plane : {"verbs", "lite"}) {
       const Finished all =
           Ycsb("run", "c",
@@ -111,10 +111,7 @@ TEST_F(ProgramTest, AMemoryNodeThatWasKilledAcceptsConnectionsAgainWithItsData) 
 
 TEST_F(ProgramTest, AMemoryNodeThatAcceptsNoConnectionsIsSaid) {
   EXPECT_EQ(memnode_->Stop(), 0);
-  memnode_ = std::make_unique<Program>(
-      "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off",
-                                          "--rc_acceptor=off"});
-  ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
+  StartMemoryNode({"--rc_acceptor=off"});
   for (const std::string plane : {"verbs", "lite"}) {
     const Finished load = Ycsb("load", "c", {"--control_plane=" + plane});
     EXPECT_EQ(load.status, 1) << load.out;
@@ -126,10 +123,7 @@ TEST_F(ProgramTest, AMemoryNodeThatAcceptsNoConnectionsIsSaid) {
 // The updates make so much garbage that the home's housekeeper sweeps, while most of the table is empty.
 TEST_F(ProgramTest, AStoreThatWasToldHowManyRecordsComeSplitsNothing) {
   EXPECT_EQ(memnode_->Stop(), 0);
-  memnode_ = std::make_unique<Program>(
-      "memnode", std::vector<std::string>{fabric_.flag(), "--node=1", "--memory=64M", "--metaserver", "--hugepages=off",
-                                          "--expected_records=100000"});
-  ASSERT_NE(memnode_->WaitForLine("ready"), "") << memnode_->Output();
+  StartMemoryNode({"--expected_records=100000"});
   ASSERT_EQ(Ycsb("load", "a", {"-p", "recordcount=5000"}).status, 0);
   ASSERT_EQ(Ycsb("run", "a", {"-p", "recordcount=5000", "-p", "operationcount=500000"}).status, 0);
   const Finished rest =

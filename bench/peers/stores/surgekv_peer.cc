@@ -139,8 +139,8 @@ Result<std::unique_ptr<ServerProcess>> StartMemoryNode(const std::string& fabric
   auto started = ServerProcess::Start("memnode", arguments);
   if (!started.ok()) return started.status();
   KRCORE_RETURN_IF_ERROR((*started)->AwaitOutput("ready fabric="));
-  // The store is measured as if it had been up for a while. A memory node moves its pool into huge pages while the CPU
-  // is idle; here this program does it at once.
+  // The store is measured as if it had been up for a while. A memory node moves what takes longer than a second into
+  // huge pages little by little; here this program does it at once.
   auto file = sw::OpenShmFile(sw::FabricPrefix(fabric) + "m" + number + "-pool", 0);
   if (!file.ok()) return file.status();
   const auto mapping = MapAtOnce(file->get(), mib * kMib);
