@@ -31,7 +31,7 @@ struct OperationBuffers {
   alignas(64) std::array<uint64_t, 4> headers;                    // re-read headers
   std::array<uint64_t, kCandidates> cas;                          // old words
   std::array<uint64_t, 20> directory;                             // directory entries
-  std::array<uint64_t, kCandidates> slots;                        // slots of the parent, while helping a migration
+  std::array<uint64_t, kCandidates> slots;                        // other words that it reads
   alignas(64) MergeRecord merge;                                  // of a merge that the operation met
   alignas(64) std::array<std::byte, kMatchBytes> match;           // matching blocks
   alignas(64) std::array<std::byte, kMaxSmallBlockBytes> block;   // the block to write
@@ -113,10 +113,9 @@ struct Scan {
   TableRef table;
   KeyPlaces places;
   int val = -1, frz = -1;  // candidate that is VAL / FRZ with this key
-  // The next three mean something only where there is no such VAL.
+  // The next two mean something only where there is no such VAL.
   bool headers_fit = false;  // all four bucket headers match the key's hash
   bool closed = false;       // a header says that the table is out of use
-  bool any_pending = false;  // a candidate is PEND
   uint32_t ins_count = 0;    // candidates that are INS with this key, except the operation's own
   std::array<uint8_t, kCandidates> ins;
   BlockView block;  // of the last match, in `match` or a LargeBuffer

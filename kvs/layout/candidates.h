@@ -22,18 +22,12 @@ inline constexpr size_t kCandidateBuckets = 4;               // two combined buc
 
 // ---- which match, which are free
 
-struct SlotMatches {
-  uint32_t same_fingerprint = 0;  // bit c: candidate c, whatever its state
-  bool any_pending = false;       // a slot is PEND
-};
-
-inline SlotMatches MatchSlotsPlainly(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
-  SlotMatches matches;
-  uint32_t candidate = 0;
+// Bit c: candidate c has this fingerprint, whatever its state.
+inline uint32_t MatchSlotsPlainly(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
+  uint32_t matches = 0, candidate = 0;
   for (const Bucket& bucket : buckets) {
     for (const Slot slot : bucket.slots) {
-      matches.same_fingerprint |= static_cast<uint32_t>(slot.fingerprint() == fingerprint) << candidate++;
-      matches.any_pending |= slot.state() == SlotState::kPend;
+      matches |= static_cast<uint32_t>(slot.fingerprint() == fingerprint) << candidate++;
     }
   }
   return matches;
@@ -84,24 +78,10 @@ __m128i Halves(__m128i left, __m128i right) {
 
 }  // namespace internal
 
-// PEND is the only state in which the highest state bit is set, so the words are ORed together before they are tested.
-inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
-  constexpr uint64_t kPendBit = uint64_t{4} << 3;
-  static_assert(Slot::Pend().word() == kPendBit && static_cast<int>(SlotState::kPend) == 4);
-  SlotMatches matches;
-  matches.same_fingerprint = internal::CompareSlots(buckets, fingerprint, [](__m128i left, __m128i right) {
+inline uint32_t MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
+  return internal::CompareSlots(buckets, fingerprint, [](__m128i left, __m128i right) {
     return _mm_srli_epi32(internal::Halves<1>(left, right), 24);
   });
-  __m128i united = _mm_setzero_si128();
-  uint64_t first_slots = 0;  // those next to headers
-  for (const Bucket& bucket : buckets) {
-    const auto* const pairs = reinterpret_cast<const __m128i*>(&bucket);
-    first_slots |= bucket.slots[0].word();
-    for (int pair = 1; pair < 4; ++pair) united = _mm_or_si128(united, _mm_loadu_si128(pairs + pair));
-  }
-  united = _mm_or_si128(united, _mm_unpackhi_epi64(united, united));
-  matches.any_pending = ((static_cast<uint64_t>(_mm_cvtsi128_si64(united)) | first_slots) & kPendBit) != 0;
-  return matches;
 }
 
 inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) {
@@ -111,7 +91,7 @@ inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) {
   });
 }
 #else
-inline SlotMatches MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
+inline uint32_t MatchSlots(std::span<const Bucket, kCandidateBuckets> buckets, uint8_t fingerprint) {
   return MatchSlotsPlainly(buckets, fingerprint);
 }
 inline uint32_t FreeSlots(std::span<const Bucket, kCandidateBuckets> buckets) { return FreeSlotsPlainly(buckets); }

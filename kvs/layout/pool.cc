@@ -28,7 +28,7 @@ constexpr uint64_t kMagicMask = 0xffff'ffff'ffff;  // "SKPOOL"
 // No word is all ones (I12). In most words the state rules it out, in an owner's word the turn, in an evacuation word
 // the chunk (an empty one has no node), in a closed header the suffix, which has at most depth bits. A member's word
 // would take 2^30 changes.
-static_assert(Slot(kUncopied).state() > SlotState::kPend && BucketHeader(kUncopied).closed());
+static_assert(Slot(kUncopied).state() > SlotState::kFrz && BucketHeader(kUncopied).closed());
 static_assert(DirectoryEntry(kUncopied).state() > DirectoryState::kMerging);
 static_assert(ChunkWord(kUncopied).kind() > ChunkKind::kReserved);
 static_assert(ClientWord(kUncopied).state() > ClientState::kExpelled);

@@ -27,7 +27,7 @@ namespace kvs {
 // "SKPOOL04". Before version 4 the last two bytes told the version; now only the first six count, and layout_version
 // has the version. Older programs do not take a pool with this magic for one of theirs.
 inline constexpr uint64_t kPoolMagic = 0x34304c4f4f504b53;
-inline constexpr uint32_t kLayoutVersion = 6;
+inline constexpr uint32_t kLayoutVersion = 7;
 // No word of a pool is all ones. That is reserved for memory of a replica that nobody has copied yet.
 inline constexpr uint64_t kUncopied = ~uint64_t{0};
 inline constexpr uint32_t kPoolRegionTag = 0x6c6f6f70;  // RemoteRegion::tag of a pool

@@ -96,10 +96,9 @@ struct GlobalAddress {
 // an INS slot counts how often its inserter has begun with the same block, because a killed one begins again.
 enum class SlotState : uint8_t {
   kFree = 0,
-  kIns = 1,   // tentative insert: invisible to readers, confirmed by its owner only, killed by anyone
-  kVal = 2,   // authoritative
-  kFrz = 3,   // frozen by a migration: authoritative only while the same slot of the new subtable is PEND
-  kPend = 4,  // in a new subtable: not decided yet
+  kIns = 1,  // tentative insert: invisible to readers, confirmed by its owner only, killed by anyone
+  kVal = 2,  // authoritative
+  kFrz = 3,  // frozen by a split or merge: authoritative only until the new subtable is published
 };
 
 class Slot {
@@ -113,12 +112,11 @@ class Slot {
     return Slot(uint64_t{fingerprint} << 56 | uint64_t{length_units} << 48 | uint64_t{block.node & 0xff} << 40 |
                 (block.offset / kUnitBytes) << 6 | uint64_t{static_cast<uint8_t>(state)} << 3 | (version & 7u));
   }
-  // The FREE slot of a fresh table or a merged one, and what PEND becomes.
+  // The FREE slot of a fresh table, or of one that a split or merge has made.
   static constexpr Slot Fresh() { return Slot(0); }
   // Any other FREE slot. 53 of the bits of `nonce` tell it from others. The fingerprint is 0, so that a FREE slot
   // matches no more keys than a fresh one.
   static constexpr Slot Free(uint64_t nonce) { return Slot(nonce & kNonceMask); }
-  static constexpr Slot Pend() { return Slot(uint64_t{static_cast<uint8_t>(SlotState::kPend)} << 3); }
 
   constexpr uint64_t word() const { return word_; }
   constexpr SlotState state() const { return static_cast<SlotState>(word_ >> 3 & 7); }

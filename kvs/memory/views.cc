@@ -213,8 +213,6 @@ void Views::Use() {
   heads_since_ = 0;
   for (const PoolChain& chain : chains_) heads_since_ = std::max(heads_since_, chain.replica_since[0]);
   closed_to_new_ = false;
-  const auto learns = [](const PoolView& view) { return view.learner.exists(); };
-  any_learner_ = std::ranges::any_of(latest_.pools, learns);
   used_ = latest_;
   looks_ = false;
   for (Connections* connections : connections_) connections->SetViewNumber(used_.number);

@@ -58,7 +58,6 @@ class Views {
   const Configuration& used() const { return used_; }
   int64_t lease_ns() const { return lease_ns_; }
   uint64_t table_bytes() const { return table_bytes_; }
-  bool any_learner() const { return any_learner_; }
   // The number of the first configuration in which the present head of each pool was a replica or learner.
   uint64_t heads_since() const { return heads_since_; }
   // Whether no CAS begins, because a replica joins and all CASes that are under way have to end first.
@@ -134,7 +133,6 @@ class Views {
   uint64_t written_ = 0;    // the number that was written to the home's replicas last
   int64_t written_ns_ = 0;  // when that was done
   uint64_t acknowledged_ = 0;
-  bool any_learner_ = false;
   uint64_t heads_since_ = 0;
   bool closed_to_new_ = false;
   uint64_t closed_ = 0;  // the number for which all pools that change are closed

@@ -11,7 +11,7 @@ constexpr size_t kMaxSeenMerges = 8;
 
 }  // namespace
 
-Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* parent) {
+Task<Step> Directory::Resolve(Operation& op, TableRef* table) {
   std::array<uint32_t, kMaxDepth + 1> index;
   uint32_t count = 0;
   index[count++] = 0;
@@ -44,7 +44,6 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table, DirectoryEntry* pa
       co_return common_.connections.Reach(table->address.node) ? Step::kOk : Step::kUnavailable;
     }
     *table = {entry.subtable(), index[i], entry, ticket};
-    if (parent != nullptr && i > 0) *parent = DirectoryEntry(op.buffers->directory[i - 1]);
     if (!common_.connections.Reach(table->address.node)) co_return Step::kUnavailable;
     cache_.Insert(*table);
     co_return Step::kOk;

@@ -21,9 +21,8 @@ class Directory : private Part {
   Directory(const Common& common, DirectoryCache& cache) : Part(common), cache_(cache) {}
 
   // Reads every entry that the hash may belong to in one round trip: dir[0] and, for each set bit of the suffix, the
-  // index that ends with it. The deepest present one is the table. *parent, if wanted, is the entry of the index from
-  // which this one was split; it is read after this one.
-  Task<Step> Resolve(Operation& op, TableRef* table, DirectoryEntry* parent = nullptr);
+  // index that ends with it. The deepest present one is the table. They are read deepest first.
+  Task<Step> Resolve(Operation& op, TableRef* table);
   // Asks for entries, in this order, into `words`, which are registered. co_await what this returns to have them.
   template <typename... Index>
   auto ReadWords(Batch& batch, uint64_t* words, Index... indexes) {

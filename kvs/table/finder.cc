@@ -27,8 +27,7 @@ void Finder::PlanMatches(Operation& op) {
   scan.val = scan.frz = -1;
   scan.ins_count = 0;
   scan.judged = scan.asked = scan.planned_count = 0;
-  for (uint32_t left = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint; left != 0;
-       left &= left - 1) {
+  for (uint32_t left = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()); left != 0; left &= left - 1) {
     const auto c = static_cast<uint32_t>(std::countr_zero(left));
     const Slot slot = op.Candidate(c);
     if (!slot.has_block() || (scan.states >> static_cast<uint32_t>(slot.state()) & 1) == 0) continue;
@@ -43,7 +42,6 @@ void Finder::LookAtBuckets(Operation& op) {
   const HeaderFit fit = FitOfHeaders(buckets, op.hash.h1);
   op.scan.headers_fit = fit.fits;
   op.scan.closed = fit.closed;
-  op.scan.any_pending = MatchSlots(buckets, op.hash.fingerprint()).any_pending;
 }
 
 // Is the block in `match` the key's value? It was read after the slots, on the guess that one still is scan.guess.
@@ -231,7 +229,7 @@ Step Finder::GoOnReading(Operation& op, Batch& batch) {
   const Step scanned = GoOnScan(op, batch);
   if (scanned != Step::kOk || scan.val >= 0) return scanned;
   // No block is the key's. So the key is absent, if nothing moves. The headers, read again, tell that [Get 2].
-  if (scan.closed || !scan.headers_fit || scan.frz >= 0 || scan.any_pending) return Step::kRestart;
+  if (scan.closed || !scan.headers_fit || scan.frz >= 0) return Step::kRestart;
   if (op.inserts) return Step::kOk;  // it looks again after it has made its tentative slot
   if (Mutated(Mutation::kMultiGetMissUnchecked) || Mutated(Mutation::kWriteMissUnchecked)) return Step::kOk;
   scan.reading = Scan::Reading::kHeaders;

@@ -94,7 +94,7 @@ inline void Finder::ReadBuckets(Operation& op, Batch& batch) {
 // stranger. The scan must be for values.
 inline bool Finder::FindOnlyMatch(const Operation& op, uint32_t* candidate) {
   if (!op.scan.guess.free() || op.strangers != 0) return false;
-  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint()).same_fingerprint;
+  const uint32_t matches = MatchSlots(op.buffers->candidates(), op.hash.fingerprint());
   if (matches == 0 || (matches & (matches - 1)) != 0) return false;  // has_single_bit is a call without popcnt
   *candidate = static_cast<uint32_t>(std::countr_zero(matches));
   const Slot slot = op.Candidate(*candidate);

@@ -11,7 +11,6 @@
 #include "kvs/layout/pool.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/memory/mutation.h"
-#include "kvs/memory/views.h"
 #include "kvs/table/merger.h"
 
 namespace kvs {
@@ -231,18 +230,11 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
       default: return true;
     }
   };
-  // A learner may lack the block of a slot that others have frozen, and gets it with a CAS that changes nothing. The
-  // new table is written to the learner as it is.
-  const Views* const views = common_.connections.views();
-  const auto may_be_lacking = [views](Slot slot) {
-    return slot.state() == SlotState::kFrz && views != nullptr && views->any_learner();
-  };
   std::array<uint32_t, Workbench::kWindow> todo;
   for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
     uint32_t count = 0;
     for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
-      const Slot slot = workbench_.ImageSlot(s, image);
-      if (!is_settled(slot) || may_be_lacking(slot)) todo[count++] = s;
+      if (!is_settled(workbench_.ImageSlot(s, image))) todo[count++] = s;
     }
     while (count > 0) {
       for (uint32_t i = 0; i < count; ++i) {

@@ -54,10 +54,10 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
         continue;
       }
       step = co_await GetFromClosed(op);
-    } else if (op.scan.headers_fit && op.scan.frz < 0 && !op.scan.any_pending) {
+    } else if (op.scan.headers_fit && op.scan.frz < 0) {
       if (!Mutated(Mutation::kGetMissUnchecked)) step = co_await finder_.CheckHeaders(op);  // [Get 2]
     } else {
-      step = co_await GetDuringMigration(op);
+      step = co_await GetDuringSplit(op);
     }
     if (step == Step::kOk) [[likely]] {
       if (op.scan.val < 0) co_return turn.Share(StatusCode::kNotFound);
@@ -73,57 +73,25 @@ Task<Status> Reader::Get(std::string_view key, std::string* value) {
   }
 }
 
-// kOk: scan.val tells whether scan.block is the key's (>= 0) or the key is absent (< 0).
-Task<Step> Reader::GetDuringMigration(Operation& op) {
-  TableRef parent, child;
-  int frozen = -1;
-  Slot frozen_slot;
-  if (op.scan.any_pending) {  // [Get 4]: this is a child whose split is not finished; the parent may hold the key
-    child = op.scan.table;
-    if (child.index == 0) co_return Step::kRestart;
-    // This is read after the PEND. If the split is still going on, this is its parent; if not, the child alone decides.
-    const Step found =
-        co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], ParentIndex(child.index), &parent);
-    if (found != Step::kOk) co_return found;
-    if (!parent.entry.splitting() || parent.entry.depth() + 1 != BirthDepth(child.index)) co_return Step::kRestart;
-    KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, parent, kReaderStates));
-    if (op.scan.val >= 0) co_return Step::kOk;
-  } else {  // [Get 3]: the headers moved, or a frozen slot of the key
-    ++common_.stats.stale_directory_hits;
-    parent = op.scan.table;
+// [Get 3] The operation scanned a table whose headers have moved, or where a slot of the key is frozen, and saw no
+// value. kOk: scan.val tells whether scan.block is the key's (>= 0) or the key is absent (< 0). kRestart: the key has
+// moved to another table, which the cache knows now.
+Task<Step> Reader::GetDuringSplit(Operation& op) {
+  ++common_.stats.stale_directory_hits;
+  const TableRef scanned = op.scan.table;
+  const int frozen = op.scan.frz;
+  if (!Mutated(Mutation::kSplittingUnchecked)) {
+    cache_.Forget(scanned);
+    TableRef now;
+    KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &now));
+    // If the split had published its child, the directory would name that. So what the scan saw counted until now.
+    if (!(now.address == scanned.address) || !now.entry.splitting()) co_return Step::kRestart;
   }
-  if (op.scan.frz >= 0) {
-    frozen = op.scan.frz;
-    frozen_slot = op.Candidate(static_cast<uint32_t>(frozen));
+  if (frozen >= 0) {
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen))));
   }
-  if (frozen >= 0 && Mutated(Mutation::kFrzWithoutChild)) {
-    op.scan.val = frozen;
-    co_return co_await ReadFrozenValue(op, frozen_slot);
-  }
-  if (Mutated(Mutation::kNoSecondChildScan) && child.address.valid()) co_return Step::kOk;
-  if (!child.address.valid()) {
-    DirectoryEntry above;
-    cache_.Forget(parent);
-    KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &child, &above));
-    // This table is several splits old: begin again at the table that the directory names now. Do the same if the
-    // parent, read after the child, is another table by now: what is frozen in this one says nothing about that child.
-    if (child.index == 0 || child.index == parent.index || ParentIndex(child.index) != parent.index) {
-      co_return Step::kRestart;
-    }
-    const bool is_pair = above.has_subtable() && above.subtable() == parent.address;
-    if (!is_pair && !Mutated(Mutation::kFrzFromAnyParent)) co_return Step::kRestart;
-  }
-  KVS_CO_RETURN_UNLESS_OK(co_await finder_.ScanTable(op, child, kReaderStates));
-  if (op.scan.val >= 0) co_return Step::kOk;
-  if (!op.scan.headers_fit || op.scan.frz >= 0) co_return Step::kRestart;  // the child is being split in its turn
-  if (frozen >= 0 && op.Candidate(static_cast<uint32_t>(frozen)).state() == SlotState::kPend) {
-    const Step read = co_await ReadFrozenValue(op, frozen_slot);
-    if (read == Step::kOk) op.scan.val = frozen;
-    co_return read;
-  }
-  if (Mutated(Mutation::kChildMissUnchecked)) co_return Step::kOk;
-  // The key is absent, unless the child's own split began meanwhile and took it away between the words of the scan.
-  co_return co_await finder_.CheckHeaders(op);
+  op.scan.val = frozen;
+  co_return Step::kOk;
 }
 
 // Reads the block of a frozen slot that a scan found to be the key's.
@@ -135,7 +103,7 @@ Task<Step> Reader::ReadFrozenValue(Operation& op, Slot slot) {
 // The operation scanned its key's table, found it closed, and saw no value; it had met the merge before. From the
 // moment at which the directory named an engaged merge, the table counts until its replacement is published. What it
 // shows frozen is what it held at the end of that time, so it is right at a moment within this operation. For the same
-// reason the frozen slot's block is not reused yet. kOk: as of GetDuringMigration.
+// reason the frozen slot's block is not reused yet. kOk: as of GetDuringSplit.
 Task<Step> Reader::GetFromClosed(Operation& op) {
   // A merge that was undecided may have been given up, and the table split and closed by another since.
   if (!op.merge.engaged() && !Mutated(Mutation::kClosedUnchecked)) co_return Step::kRestart;

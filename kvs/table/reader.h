@@ -34,7 +34,7 @@ class Reader : private Part {
   Task<Status> Get(std::string_view key, std::string* value);
 
  private:
-  Task<Step> GetDuringMigration(Operation& op);
+  Task<Step> GetDuringSplit(Operation& op);
   Task<Step> GetFromClosed(Operation& op);
   Task<Step> ReadFrozenValue(Operation& op, Slot slot);
 

@@ -29,14 +29,15 @@ static_assert(Reversed(1) == uint64_t{1} << 63 && Reversed(6) == uint64_t{3} << 
 static_assert(Reversed(Reversed(0x0123456789abcdef)) == 0x0123456789abcdef);
 
 // Returns how many low bits the hashes of all the table's keys share, if they are those of `h1`. If not all headers say
-// that such keys belong here, returns nothing. In the middle of a split, headers of two depths fit the keys that stay.
+// that such keys belong here, returns nothing. In the middle of a split, headers of two depths fit the keys that stay;
+// either depth would do.
 std::optional<uint32_t> DepthOf(std::span<const std::byte> image, const SubtableGeometry& geometry, uint64_t h1) {
   uint32_t depth = 0;
   for (uint32_t bucket = 0; bucket < geometry.buckets(); ++bucket) {
     BucketHeader header;
     std::memcpy(&header, image.data() + BucketOffset(bucket), sizeof(header));
     if (!header.Fits(h1)) return std::nullopt;
-    if (bucket == 0 || !Mutated(Mutation::kKeyScanOfFirstHeader)) depth = std::max(depth, header.depth());
+    depth = std::max(depth, header.depth());
   }
   return depth;
 }
@@ -92,12 +93,6 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
   TableRef table;
   op.merge.record = {};
   KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &table));
-  if (table.migrating() && !Mutated(Mutation::kKeyScanOfPending)) {
-    const Step finished = co_await splitter_.FinishAbandonedSplit(op.batch, table.index);
-    if (finished == Step::kOk) op.again = Again::kAtOnce;
-    // Where pools are mirrored, this also fails if it cannot be told whether a CAS of it was won: look again.
-    co_return finished == Step::kUnavailable && !common_.connections.mirrored() ? finished : Step::kRestart;
-  }
 
   // [Scan 2]
   const SubtableGeometry& geometry = common_.shape.geometry;
@@ -124,8 +119,12 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
     const auto fitting = DepthOf(image, geometry, op.hash.h1);
     if (Mutated(Mutation::kKeyScanOfOldTable)) co_return Step::kOk;
     if (!fitting) {
-      op.again = Again::kAtOnce;
-      co_return Step::kRestart;
+      // The cursor's half of the table moves. Its new table is about to be published, if nobody has stopped.
+      Step split = Step::kOk;
+      if (table.entry.splitting()) split = co_await splitter_.Split(op, table);
+      if (split == Step::kOk) op.again = Again::kAtOnce;
+      // Where pools are mirrored, this also fails if it cannot be told whether a CAS of it was won: look again.
+      co_return split == Step::kUnavailable && !common_.connections.mirrored() ? split : Step::kRestart;
     }
     page->depth = *fitting;
   }

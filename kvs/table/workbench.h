@@ -34,11 +34,10 @@ inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
 
 class Workbench : private Part {
  public:
-  static constexpr uint32_t kWindow = 96;  // slots migrated at once
+  static constexpr uint32_t kWindow = 96;  // slots looked at, or words swapped, at once
   static constexpr uint32_t kImages = 3;   // a merge's two old tables, and the new one
   struct alignas(64) Registered {
     std::array<uint64_t, kWindow> slots{};
-    std::array<uint64_t, kWindow + kWindow / kSlotsPerBucket + 1> run{};  // the words of a window of slots, at most
     std::array<uint64_t, kWindow> cas{};
     std::array<BlockHeader, kWindow> blocks{};
     std::array<uint64_t, 8> words{};

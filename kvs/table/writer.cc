@@ -222,13 +222,6 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         if (left == Step::kOk) Progressed(op);
         continue;
       }
-      // [Write 4] No key counts as absent, and none may be inserted, before all candidates are decided.
-      if (op.scan.any_pending && !Mutated(Mutation::kWriteAtChildUnhelped)) {
-        const Step helped = co_await splitter_.HelpMigrate(op);
-        if (fails_to_help(helped, "helping a split")) break;
-        if (helped == Step::kOk) Progressed(op);
-        continue;
-      }
       // [Write 5]
       if (!write.inserts() && !Mutated(Mutation::kWriteMissUnchecked)) {
         const Step checked = co_await finder_.CheckHeaders(op);
@@ -258,7 +251,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
 }
 
 // [Write 3] The table of the last scan may not be the key's any more. kOk: another table is the key's, and the cache
-// has what is known of it.
+// has what is known of it, or will have.
 Task<Step> Writer::LeaveTable(Operation& op) {
   const TableRef table = op.scan.table;
   if (op.scan.closed && op.merge.known()) co_return co_await merger_.HelpMerge(op);
@@ -266,7 +259,10 @@ Task<Step> Writer::LeaveTable(Operation& op) {
   cache_.Forget(table);
   TableRef fresh;
   KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &fresh));
-  co_return fresh.address == table.address ? Step::kRestart : Step::kOk;
+  if (!(fresh.address == table.address)) co_return Step::kOk;
+  // [Write 4] The key moves to a table that is not published yet. Whoever splits this one is about to, or has stopped.
+  if (!fresh.entry.splitting()) co_return Step::kRestart;
+  co_return co_await splitter_.Split(op, fresh);
 }
 
 // No candidate is FREE. Splits the table or, after it has waited long enough, kills a tentative slot whose owner may be

@@ -207,9 +207,18 @@ Task<Step> Replicator::Sweep(krcore::NodeId pool) {
   co_return co_await SweepDirectory(pool);
 }
 
-// Looks at what the directory names in the pool. Whatever takes the place of a table meanwhile is made by clients that
-// know of the learner.
+// Looks at what the directory names in the pool, and then once more at what it names besides: a table that a split has
+// published since may have values which were frozen before the learner came, and which its parent has no more. All
+// others that come meanwhile are made by clients that know of the learner.
 Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
+  std::vector<bool> seen(size_t{1} << kMaxDepth);
+  KVS_CO_RETURN_UNLESS_OK(co_await SweepNamed(pool, &seen));
+  if (Mutated(Mutation::kSweepOnce)) co_return Step::kOk;
+  co_return co_await SweepNamed(pool, &seen);
+}
+
+// Looks at what the entries name that are present and not yet `seen`.
+Task<Step> Replicator::SweepNamed(krcore::NodeId pool, std::vector<bool>* seen) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   std::vector<uint32_t> found;
   for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kComparedAtOnce) {
@@ -222,11 +231,13 @@ Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
     for (uint32_t i = 0; i < kComparedAtOnce; ++i) {
       const uint64_t head = buffers.head[i], tail = buffers.tail[i];
       if (head != tail) todo.push_back(i);
-      if (DirectoryEntry(head).present() || DirectoryEntry(tail).present()) found.push_back(begin + i);
+      if ((*seen)[begin + i] || !(DirectoryEntry(head).present() || DirectoryEntry(tail).present())) continue;
+      (*seen)[begin + i] = true;
+      found.push_back(begin + i);
     }
     KVS_CO_RETURN_UNLESS_OK(co_await Push(at, 0, false, todo));
   }
-  report_->all_tables = found.size();
+  report_->all_tables += found.size();
   for (const uint32_t index : found) {
     if (epochs_.own_work.closing) co_return Step::kRestart;
     KVS_CO_RETURN_UNLESS_OK(co_await BringNamed(pool, index));

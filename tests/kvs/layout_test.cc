@@ -39,8 +39,6 @@ TEST(Slot, KeepsEveryFieldAtItsExtremes) {
 TEST(Slot, AFreshOneIsTheZeroWordSoFreshMemoryIsFree) {
   EXPECT_EQ(Slot::Fresh().word(), 0u);
   EXPECT_EQ(Slot(0).state(), SlotState::kFree);
-  EXPECT_FALSE(Slot::Pend().has_block());
-  EXPECT_NE(Slot::Pend().word(), 0u);
 }
 
 TEST(Slot, AFreeOneKeepsFiftyThreeBitsOfItsNonceAndNoFingerprint) {
@@ -84,29 +82,24 @@ TEST(MatchSlots, IsWhatLookingAtEachSlotFinds) {
       bucket.header = BucketHeader(random(), random(), random());  // has every bit, and must not be counted as a slot
       for (Slot& slot : bucket.slots) {
         const uint64_t word = uint64_t{random()} << 40 ^ uint64_t { random() } << 20 ^ random();
-        const uint32_t states = random() % 16 == 0 ? 5 : 4;  // PEND is rare
-        slot = Slot(word & ~(uint64_t{0xfc} << 56)).WithState(static_cast<SlotState>(random() % states));
+        slot = Slot(word & ~(uint64_t{0xfc} << 56)).WithState(static_cast<SlotState>(random() % 4));
       }
     }
     const auto fingerprint = static_cast<uint8_t>(random() % 5);
-    const SlotMatches matches = MatchSlots(buckets, fingerprint), plainly = MatchSlotsPlainly(buckets, fingerprint);
-    ASSERT_EQ(matches.same_fingerprint, plainly.same_fingerprint) << round;
-    ASSERT_EQ(matches.any_pending, plainly.any_pending) << round;
+    ASSERT_EQ(MatchSlots(buckets, fingerprint), MatchSlotsPlainly(buckets, fingerprint)) << round;
     ASSERT_EQ(FreeSlots(buckets), FreeSlotsPlainly(buckets)) << round;
   }
 }
 
-TEST(MatchSlots, FindsEachCandidateAndEachPendingOneAlone) {
+TEST(MatchSlots, FindsEachCandidateAlone) {
   for (uint32_t c = 0; c < kCandidateBuckets * kSlotsPerBucket; ++c) {
     for (const uint8_t fingerprint : {0x01, 0x7f, 0x80, 0xff}) {
       std::array<Bucket, kCandidateBuckets> buckets;
       Slot& slot = buckets[c / kSlotsPerBucket].slots[c % kSlotsPerBucket];
       slot = Slot::Make(SlotState::kVal, fingerprint, 0, {}, 0);
-      EXPECT_EQ(MatchSlots(buckets, fingerprint).same_fingerprint, 1u << c);
-      EXPECT_FALSE(MatchSlots(buckets, fingerprint).any_pending);
-      slot = Slot::Pend();
-      EXPECT_EQ(MatchSlots(buckets, fingerprint).same_fingerprint, 0u);
-      EXPECT_TRUE(MatchSlots(buckets, fingerprint).any_pending) << c;
+      EXPECT_EQ(MatchSlots(buckets, fingerprint), 1u << c);
+      slot = {};
+      EXPECT_EQ(MatchSlots(buckets, fingerprint), 0u);
     }
   }
 }

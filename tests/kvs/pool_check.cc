@@ -71,9 +71,8 @@ class Checker {
   struct Table {
     uint32_t index = 0;
     DirectoryEntry entry;
-    std::optional<uint32_t> child;   // the entry that its unfinished split made
-    std::optional<uint32_t> parent;  // the entry that is splitting to make this one
-    // The depth that keys and headers must fit. A parent counts with its depth after the split.
+    std::optional<uint32_t> child;  // the entry that its unfinished split made
+    // The depth that keys and headers must fit. A parent counts with its depth after the split, once there is a child.
     uint32_t depth = 0;
     bool closing = false;  // a merge has taken it out of use: FRZ counts as VAL does
   };
@@ -265,7 +264,7 @@ class Checker {
       if (entry.splitting()) Left(Leftover::Kind::kSplit, LockOf(entry.subtable()), name + ": a split at rest");
       if (entry.subtable().offset % kvs::kBucketBytes != 0) Problem(name, ": a subtable that is not aligned");
       place[i] = tables_.size();
-      tables_.push_back({i, entry, {}, {}, depth, closing});
+      tables_.push_back({i, entry, {}, depth, closing});
       Occupy(entry.subtable(), geometry_.bytes(), name, false);
       report_.global_depth = std::max(report_.global_depth, depth);
     }
@@ -292,7 +291,6 @@ class Checker {
         Problem(name, ": deeper than its unfinished birth");
       from.child = table.index;
       from.depth = from.entry.depth() + 1;
-      if (migrating) table.parent = from.index;
     }
     CheckCoverage();
   }
@@ -357,13 +355,6 @@ class Checker {
     return PoolOf(address.node)->bytes.subspan(address.offset, geometry_.bytes());
   }
 
-  const Table* TableAt(std::optional<uint32_t> index) const {
-    for (const Table& table : tables_) {
-      if (index && table.index == *index) return &table;
-    }
-    return nullptr;
-  }
-
   void CheckTable(const Table& table) {
     const std::string name = "table " + std::to_string(table.index);
     const std::span<const std::byte> image = Image(table);
@@ -375,8 +366,9 @@ class Checker {
     }
     for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
       const BucketHeader header(Load<uint64_t>(image, kvs::BucketOffset(b)));
-      // A split under way may or may not have moved it.
-      const bool depth_fits = header.depth() == table.depth || (table.child && header.depth() == table.depth - 1);
+      // A split under way may or may not have moved it. It has moved all before there is a child.
+      const bool depth_fits = header.depth() == table.depth ||
+                              (table.entry.splitting() && !table.child && header.depth() == table.depth + 1);
       if ((depth_fits || (table.closing && header.closed())) && header.suffix() == table.index) continue;
       Problem(name, ": bucket ", std::to_string(b), " has depth ", std::to_string(header.depth()), " and suffix ",
               std::to_string(header.suffix()), ", not ", std::to_string(table.depth), " and ",
@@ -393,15 +385,10 @@ class Checker {
       case SlotState::kFree:
         if (slot.fingerprint() != 0) Problem(name, ": FREE with a fingerprint: ", Hex(slot.word()));
         return;
-      case SlotState::kPend:
-        ++report_.pending_slots;
-        if (slot != Slot::Pend()) Problem(name, ": PEND with more in it: ", Hex(slot.word()));
-        if (!table.parent) Problem(name, ": PEND in a table that nobody is splitting into");
-        return;
       case SlotState::kIns: ++report_.tentative_slots; break;
       case SlotState::kFrz:
         ++report_.frozen_slots;
-        if (!table.child && !table.closing) Problem(name, ": FRZ in a table that is not splitting");
+        if (!table.entry.splitting() && !table.closing) Problem(name, ": FRZ in a table that is not splitting");
         break;
       case SlotState::kVal: break;
       default: Problem(name, ": no such state: ", Hex(slot.word())); return;
@@ -444,7 +431,7 @@ class Checker {
     });
     if (!in_place) Problem(what, ": in a bucket where nobody looks for it");
 
-    const bool moves = table.child && hash.Suffix(table.depth) == *table.child;
+    const bool moves = table.entry.splitting() && (hash.h1 >> table.entry.depth() & 1) != 0;
     // A client that died before it read the headers after its INS may have left the INS in a table that the key had
     // moved out of.
     if (!moves && slot.state() != SlotState::kIns && hash.Suffix(table.depth) != table.index) {
@@ -457,13 +444,11 @@ class Checker {
     }
     bool authoritative = true;
     if (!table.closing && (moves || slot.state() == SlotState::kFrz)) {
-      // A slot that will leave, or has left, counts only while the child's slot is undecided.
+      // A slot that will leave, or has left, counts only while there is no child.
       if (!moves) Problem(what, ": FRZ though it stays");
-      const Table* child = TableAt(table.child);
-      const Slot decided(child == nullptr ? 0 : Load<uint64_t>(Image(*child), kvs::SlotOffset(s)));
-      authoritative = decided.state() == SlotState::kPend;
+      authoritative = !table.child;
       if (!authoritative && slot.state() == SlotState::kVal) {
-        Problem(what, ": VAL in the parent though the child's slot is decided");
+        Problem(what, ": VAL in the parent though the child is published");
       }
     }
     if (!authoritative) return;

@@ -53,7 +53,7 @@ struct PoolReport {
   std::vector<Leftover> leftovers;              // these are also problems, unless there were deaths
   std::map<std::string, std::string> contents;  // what a reader finds now
   uint64_t live_blocks = 0, live_bytes = 0;     // named by VAL or FRZ
-  uint64_t tentative_slots = 0, frozen_slots = 0, pending_slots = 0;
+  uint64_t tentative_slots = 0, frozen_slots = 0;
   uint64_t entries_splitting = 0, entries_merging = 0;  // directory entries in that state
   uint64_t subtables = 0, table_bytes = 0, slots = 0;
   uint32_t global_depth = 0;

@@ -178,7 +178,7 @@ void DirectoryModel::Stepper::PublishMergedStep() {
   const Entry engaged = DWord(false);
   const int depth = std::bit_width(d().child) - 1;
   if (b().directory[d().parent] == engaged.word() || Mutated(M::kPublishWithoutCas)) {
-    const uint8_t t = NewTable(d().parent, depth, kFreeSlot);
+    const uint8_t t = NewTable(d().parent, depth);
     std::memcpy(table(t).slots, p().image, static_cast<size_t>(config_.slots));
     b().directory[d().parent] = engaged.Next(t, depth, EntryState::kNormal).word();
   }
@@ -206,7 +206,7 @@ void DirectoryModel::Stepper::ReplaceEntry(bool child) {
   const uint8_t index = child ? d().child : d().parent;
   const int depth = std::bit_width(d().child);
   if (b().directory[index] == engaged.word()) {
-    const uint8_t t = NewTable(index, depth, kFreeSlot);
+    const uint8_t t = NewTable(index, depth);
     Copy(Old(child), t);
     b().directory[index] = engaged.Next(t, depth, EntryState::kNormal).word();
     table(Old(child)).retired = 1;

@@ -9,14 +9,14 @@ namespace model {
 
 const char* Name(DirectoryMutation mutation) {
   static const char* const kNames[] = {
-      "help-without-pair-check",
-      "get-without-pair-check",
+      "read-splitting-unasked",
       "resolve-parent-first",
       "split-without-reread",
       "split-sets-no-state",
       "any-merging-is-old",
       "read-closed-unasked",
       "read-closed-parent-only",
+      "read-foreign-record",
       "read-wrong-half",
       "merge-without-outcome",
       "replace-child-first",
@@ -28,7 +28,7 @@ const char* Name(DirectoryMutation mutation) {
       "clear-without-reread",
       "keep-merged-child",
       "insert-without-headers",
-      "headers-before-pending",
+      "publish-on-late-word",
       "finish-without-first-look",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(DirectoryMutation::kCount));
@@ -42,29 +42,24 @@ const DirectoryModel::Stepper::StepInfo DirectoryModel::Stepper::kSteps[] = {
     {Step::kReadStatus, "resolve: READ the merge record", &Stepper::ReadStatusStep},
     {Step::kScan, "scan: READ a word", &Stepper::ScanWord, true},
     {Step::kCheckHeaders, "get 2, write 5: READ headers again", &Stepper::CheckHeadersStep},
-    {Step::kReadParent, "get 4: READ dir[parent]", &Stepper::ReadParentStep},
     {Step::kSwap, "write 2: CAS VAL", &Stepper::SwapStep},
     {Step::kTentative, "write 6a: CAS FREE -> INS", &Stepper::TentativeStep},
     {Step::kKillRival, "write 6e: CAS rival INS -> FREE", &Stepper::KillRivalStep},
     {Step::kConfirm, "write 6f: CAS INS -> VAL", &Stepper::ConfirmStep},
     {Step::kAbort, "write 6b-d: CAS own INS -> FREE", &Stepper::AbortStep},
-    {Step::kHelpReadParent, "write 4, which parent: READ dir[parent]", &Stepper::HelpReadParentStep},
-    {Step::kHelpReadChild, "write 4, which parent: READ dir[child] behind it", &Stepper::HelpReadChildStep},
     {Step::kSplitReadParent, "split: READ dir[s]", &Stepper::SplitReadParentStep},
     {Step::kSplitMark, "split 2: CAS dir[s] -> SPLITTING", &Stepper::SplitMarkStep},
     {Step::kSplitReadChild, "split 3: READ dir[c]", &Stepper::SplitReadChildStep},
     {Step::kSplitRereadParent, "split 3: READ dir[s] behind it", &Stepper::SplitRereadParentStep},
-    {Step::kSplitPublish, "split 3: CAS dir[c] -> N, MIGRATING", &Stepper::SplitPublishStep},
     {Step::kSplitRemoveOld, "merge 8, in a split: CAS dir[c] D -> ABSENT", &Stepper::SplitRemoveOldStep},
+    {Step::kMoveHeader, "split 3: CAS a header of S", &Stepper::MoveHeaderStep},
+    {Step::kLookAtParent, "split 4: READ S[i]", &Stepper::LookAtParentStep},
+    {Step::kFreeze, "split 4: CAS S[i] VAL -> FRZ", &Stepper::FreezeStep},
+    {Step::kKillTentative, "split 4: CAS S[i] INS -> FREE", &Stepper::KillTentativeStep},
+    {Step::kSplitPublish, "split 5: CAS dir[c] -> N, MIGRATING", &Stepper::SplitPublishStep},
     {Step::kFinishReadChild, "split, which parent: READ dir[c]", &Stepper::FinishReadChildStep},
     {Step::kFinishReadParent, "split, which parent: READ dir[s] behind it", &Stepper::FinishReadParentStep},
     {Step::kFinishRereadChild, "split, which parent: READ dir[c] behind it", &Stepper::FinishRereadChildStep},
-    {Step::kMoveHeader, "split 4: CAS a header of S", &Stepper::MoveHeaderStep},
-    {Step::kLookAtChild, "split 5: READ N[i]", &Stepper::LookAtChildStep},
-    {Step::kLookAtParent, "split 5: READ S[i]", &Stepper::LookAtParentStep},
-    {Step::kFreeze, "split 5: CAS S[i] VAL -> FRZ", &Stepper::FreezeStep},
-    {Step::kKillTentative, "split 5: CAS S[i] INS -> FREE", &Stepper::KillTentativeStep},
-    {Step::kDecideSlot, "split 5: CAS N[i] PEND -> VAL or FREE", &Stepper::DecideSlotStep},
     {Step::kReadImage, "split 6: READ S[i]", &Stepper::ReadImageStep},
     {Step::kRereadChild, "split 6: READ dir[c] behind the image", &Stepper::RereadChildStep},
     {Step::kClearSlot, "split 6: CAS S[i] FRZ -> FREE", &Stepper::ClearSlotStep},
@@ -190,24 +185,18 @@ std::string DirectoryModel::Violation(const State& state) const {
       closed = record->status == kEngaged || record->status == kJoin || record->status == kReplace;
     }
     const Table& table = body.tables[t];
-    const Table* parent = nullptr;  // the parent of a table whose birth has not ended
-    if (entry.Is(EntryState::kMigrating))
-      parent = &body.tables[Entry(body.directory[ParentIndex(table.index)]).target()];
+    // While the table is splitting and no deeper one is present, what is frozen in it counts.
+    const bool frozen_counts = closed || entry.Is(EntryState::kSplitting);
     int copies = 0;
     uint8_t value = 0;
-    const auto count = [&](const Table& from, bool frozen_counts, const Table* child) {
-      for (int i = 0; i < config_.slots; ++i) {
-        const uint8_t slot = from.slots[i];
-        if (!HasBlock(slot) || key_of_[BlockOf(slot)] != key) continue;
-        const bool frozen =
-            StateOf(slot) == SlotState::kFrz && frozen_counts && (child == nullptr || child->slots[i] == kPendSlot);
-        if (StateOf(slot) != SlotState::kVal && !frozen) continue;
-        ++copies;
-        value = BlockOf(slot);
-      }
-    };
-    count(table, closed, nullptr);
-    if (parent != nullptr) count(*parent, true, &table);
+    for (int i = 0; i < config_.slots; ++i) {
+      const uint8_t slot = table.slots[i];
+      if (!HasBlock(slot) || key_of_[BlockOf(slot)] != key) continue;
+      const bool frozen = StateOf(slot) == SlotState::kFrz && frozen_counts;
+      if (StateOf(slot) != SlotState::kVal && !frozen) continue;
+      ++copies;
+      value = BlockOf(slot);
+    }
     if (copies > 1) return "two authoritative copies of key " + std::to_string(key);
     if (!state.monitors[key].MayHold(value))
       return "key " + std::to_string(key) + " is not what any linearization leaves";
@@ -237,7 +226,6 @@ std::string DirectoryModel::SoloViolation(const State& state) const {
 }
 
 std::string DirectoryModel::Describe(const State& state) const {
-  static const char* const kSlotNames[] = {"-", "ins", "val", "frz", "pend"};
   static const char* const kEntryNames[] = {"absent", "migrating", "normal", "splitting", "merging"};
   static const char* const kStatusNames[] = {"undecided", "engaged", "abandoned", "replace", "join"};
   std::string text;

@@ -20,14 +20,14 @@ namespace model {
 
 // A protection that the model does without.
 enum class DirectoryMutation : uint8_t {
-  kHelpWithoutPairCheck,    // a process that helps a split takes the parent that the directory names now
-  kGetWithoutPairCheck,     // [Get 3] takes the child that the directory names now for that of the scanned table
+  kReadSplittingUnasked,    // [Get 4] a reader believes a splitting table without a look at the directory
   kResolveParentFirst,      // entries are read from the root down
   kSplitWithoutReread,      // split 3 does not read dir[s] after dir[c]
   kSplitSetsNoState,        // split 2 is left out: dir[s] stays NORMAL until the end
   kAnyMergingIsOld,         // a split takes every MERGING in dir[c] for an earlier merge
   kReadClosedUnasked,       // a reader believes a closed table that it did not reach through the merge record
   kReadClosedParentOnly,    // only dir[s] is asked whether the record counts, though each table may be replaced alone
+  kReadForeignRecord,       // a merge record is taken for that of the key's tables, whichever it is
   kReadWrongHalf,           // a reader that uses the record reads dir[s]'s table, whichever half the key belongs to
   kMergeWithoutOutcome,     // M is published on ENGAGED, while another process may choose REPLACE
   kReplaceChildFirst,       // REPLACE publishes dir[c] before dir[s]
@@ -39,7 +39,7 @@ enum class DirectoryMutation : uint8_t {
   kClearWithoutReread,      // split 6 does not read dir[c] after its image
   kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
   kInsertWithoutHeaders,    // [Write 6b] is left out
-  kHeadersBeforePending,    // Get goes by moved headers although the scan also saw PEND
+  kPublishOnLateWord,       // split 5 expects what dir[c] has when the image is made, not what it had before
   kFinishWithoutFirstLook,  // a process that finishes a split takes a MERGING seen only once for an old one
   kCount,
 };
@@ -78,14 +78,14 @@ class DirectoryModel {
     uint16_t parent_word, child_word;  // directory words that a split or merge works with
     uint16_t entries[kMaxDepth + 1];   // the entries that Resolve has read, by depth
     uint8_t step, op, purpose, then;
-    uint8_t table, parent_table, child_table, record;
+    uint8_t table, parent_table, record;
     uint8_t index, cursor, remaining;
-    uint8_t moved, closed;        // what the scan has seen in the headers
-    uint8_t engaged;              // the directory, read before the scan, showed that this table is closed and counts
-    uint8_t frozen, frozen_slot;  // a frozen candidate (slot + 1) and its word
+    uint8_t moved, closed;  // what the scan has seen in the headers
+    uint8_t engaged;        // the directory, read before the scan, showed that this table is closed and counts
+    uint8_t frozen_slot;    // the word of a frozen candidate; 0: none
     uint8_t own, victim, expected, waits;
     uint8_t slots[kSlots];  // as scanned
-    uint8_t image[kSlots];  // of a table being cleared or merged
+    uint8_t image[kSlots];  // of a new table, or of one that is cleared
   };
   struct Body {
     uint16_t directory[kIndices];

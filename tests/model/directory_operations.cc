@@ -10,9 +10,13 @@ namespace model {
 void DirectoryModel::Stepper::Begin() {
   const Op& o = op();
   if (o.kind == OpKind::kStructural) {
-    Clear();
-    p().index = o.key;
-    Go(o.structural == 'S' ? Step::kSplitReadParent : Step::kMergeReadParent);
+    if (o.structural == 'S') {
+      Split(o.key, Then::kEnd);
+    } else {
+      Clear();
+      p().index = o.key;
+      Go(Step::kMergeReadParent);
+    }
     return Emit();
   }
   Monitor::InFlight in_flight{};
@@ -49,12 +53,6 @@ void DirectoryModel::Stepper::End() {
 
 void DirectoryModel::Stepper::Continue(Then then) {
   if (then == Then::kEnd) return End();
-  const uint8_t index = p().index;
-  Clear();
-  if (then == Then::kSplit) {
-    p().index = index;
-    return Go(Step::kSplitReadParent);
-  }
   Resolve(Purpose::kBegin);
 }
 
@@ -65,7 +63,6 @@ void DirectoryModel::Stepper::Resolve(Purpose purpose) {
   Clear();
   if (purpose != Purpose::kBegin) {  // the results of the scan are kept
     p().table = old.table;
-    p().frozen = old.frozen;
     p().frozen_slot = old.frozen_slot;
   }
   p().purpose = static_cast<uint8_t>(purpose);
@@ -108,6 +105,8 @@ void DirectoryModel::Stepper::ReadStatusStep() {
   if (index == d.child && !parent_is_d && !replaced && !Mutated(M::kKeepMergedChild)) {
     return Settle(DepthOf(d.child) - 1);  // published, except for step 8: the child's entry counts as ABSENT
   }
+  // An entry that was read before a split, and one that was read after it: this merge is not of the key's tables.
+  if (LowBits(hash(), depth) != d.parent && !Mutated(M::kReadForeignRecord)) return Resolve(Purpose::kBegin);
   const bool upper = (hash() >> depth & 1) != 0;
   // For a table that is replaced by itself, its own entry decides; for one that is merged, the parent's.
   const bool valid = replaced ? (upper ? index == d.child : index == d.parent) : parent_is_d;
@@ -127,18 +126,13 @@ void DirectoryModel::Stepper::Found(uint8_t t, bool closed) {
         return HelpMerge(record, Then::kOperation);
       }
       break;
-    case Purpose::kChild: {
-      const uint8_t index = table(t).index;
-      if (index == 0 || ParentIndex(index) != table(scanned).index || index == table(scanned).index) break;
-      // dir[s], read after dir[c], must still name the table that was scanned: then N is its child.
-      const Entry parent(p().entries[DepthOf(table(scanned).index)]);
-      const bool pair = !parent.Is(EntryState::kMerging) && parent.target() == scanned;
-      if (!pair && !Mutated(M::kGetWithoutPairCheck)) break;
-      const uint8_t frozen = p().frozen, slot = p().frozen_slot;
-      Scan(Purpose::kChild, t);
-      p().frozen = frozen;
-      p().frozen_slot = slot;
-      return;
+    case Purpose::kSplitting:
+    case Purpose::kHelpSplit: {
+      const Entry entry(p().entries[DepthOf(table(t).index)]);
+      const bool splits = t == scanned && (entry.Is(EntryState::kSplitting) || Mutated(M::kSplitSetsNoState));
+      if (!splits) break;  // the child is published, or this table is not the key's for other reasons
+      if (purpose == Purpose::kSplitting) return Return(BlockOf(p().frozen_slot));  // [Get 4]
+      return Split(table(t).index, Then::kOperation);                               // [Write 4]
     }
     default: break;
   }
@@ -192,13 +186,6 @@ int DirectoryModel::Stepper::Find(SlotState state, int except) {
   return -1;
 }
 
-int DirectoryModel::Stepper::FindPending() {
-  for (int i = 0; i < config_.slots; ++i) {
-    if (p().slots[i] == kPendSlot) return i;
-  }
-  return -1;
-}
-
 void DirectoryModel::Stepper::Scanned() {
   switch (static_cast<Purpose>(p().purpose)) {
     case Purpose::kFirst:
@@ -208,8 +195,6 @@ void DirectoryModel::Stepper::Scanned() {
         return;  // it has emitted its choices
       }
       break;
-    case Purpose::kParent: ParentScanned(); break;
-    case Purpose::kChild: ChildScanned(); break;
     default: InserterScanned(); break;
   }
   Emit();
@@ -229,57 +214,20 @@ void DirectoryModel::Stepper::CheckHeadersStep() {
   if (p().remaining == 0) Return(0);
 }
 
-void DirectoryModel::Stepper::RememberFrozen() {
-  const int i = Find(SlotState::kFrz);
-  if (i < 0) return;
-  p().frozen = static_cast<uint8_t>(i + 1);
-  p().frozen_slot = p().slots[i];
-}
-
 // ---- Get
 
 void DirectoryModel::Stepper::GetScanned() {
   const int val = Find(SlotState::kVal);
   if (val >= 0) return Return(BlockOf(p().slots[val]));  // [Get 1]
-  RememberFrozen();
-  if (p().closed) {  // [Get 5]; no slot is PEND in a table that the directory, read before, showed in a merge
+  const int frozen = Find(SlotState::kFrz);
+  p().frozen_slot = frozen >= 0 ? p().slots[frozen] : 0;
+  if (p().closed) {  // [Get 5]
     const bool counts = p().engaged || Mutated(M::kReadClosedUnasked);
-    return counts ? Return(p().frozen != 0 ? BlockOf(p().frozen_slot) : 0) : Resolve(Purpose::kBegin);
+    return counts ? Return(BlockOf(p().frozen_slot)) : Resolve(Purpose::kBegin);
   }
-  // [Get 4] comes before the check of moved headers: one scan may see PEND and a header that moved later.
-  if (FindPending() >= 0 && !(Mutated(M::kHeadersBeforePending) && p().moved)) {
-    p().child_table = p().table;
-    return Go(Step::kReadParent);
-  }
-  if (!p().moved && p().frozen == 0) return CheckHeaders();  // [Get 2]
-  Resolve(Purpose::kChild);                                  // [Get 3]
-}
-
-void DirectoryModel::Stepper::ReadParentStep() {
-  const uint8_t child = p().child_table;
-  if (table(child).index == 0) return Resolve(Purpose::kBegin);
-  const Entry parent(b().directory[ParentIndex(table(child).index)]);
-  if (!parent.present() || parent.Is(EntryState::kMerging)) return Resolve(Purpose::kBegin);
-  Scan(Purpose::kParent, parent.target());
-  p().child_table = child;
-}
-
-void DirectoryModel::Stepper::ParentScanned() {
-  const int val = Find(SlotState::kVal);
-  if (val >= 0) return Return(BlockOf(p().slots[val]));
-  RememberFrozen();
-  const uint8_t frozen = p().frozen, slot = p().frozen_slot;
-  Scan(Purpose::kChild, p().child_table);
-  p().frozen = frozen;
-  p().frozen_slot = slot;
-}
-
-void DirectoryModel::Stepper::ChildScanned() {
-  const int val = Find(SlotState::kVal);
-  if (val >= 0) return Return(BlockOf(p().slots[val]));
-  if (p().moved || p().closed || Find(SlotState::kFrz) >= 0) return Resolve(Purpose::kBegin);
-  if (p().frozen != 0 && p().slots[p().frozen - 1] == kPendSlot) return Return(BlockOf(p().frozen_slot));
-  CheckHeaders();
+  if (!p().moved && frozen < 0) return CheckHeaders();  // [Get 2]
+  if (Mutated(M::kReadSplittingUnasked)) return Return(BlockOf(p().frozen_slot));
+  Resolve(Purpose::kSplitting);  // [Get 3]
 }
 
 // ---- writers
@@ -303,13 +251,7 @@ bool DirectoryModel::Stepper::WriteScanned() {
   if (p().closed) {
     Resolve(Purpose::kHelpMerge);
   } else if (p().moved || Find(SlotState::kFrz) >= 0) {  // [Write 3]
-    Resolve(Purpose::kBegin);
-  } else if (FindPending() >= 0) {  // [Write 4]
-    const uint8_t t = p().table, i = static_cast<uint8_t>(FindPending());
-    Clear();
-    p().child_table = t;
-    p().cursor = i;
-    Go(Step::kHelpReadParent);
+    Resolve(Purpose::kHelpSplit);
   } else if (op().kind == OpKind::kUpdate || op().kind == OpKind::kDelete) {  // [Write 5]
     CheckHeaders();
   } else {
@@ -403,34 +345,6 @@ void DirectoryModel::Stepper::ConfirmStep() {
     return Return(op().kind == OpKind::kModify ? 0 : 1);
   }
   Scan(Purpose::kFirst, p().table);
-}
-
-// [Write 4] The child N is known. If dir[s] is SPLITTING and dir[c], read after it, still names N, then dir[s] is N's
-// parent.
-void DirectoryModel::Stepper::HelpReadParentStep() {
-  const uint8_t index = table(p().child_table).index;
-  if (index == 0) return Resolve(Purpose::kBegin);
-  const Entry parent(b().directory[ParentIndex(index)]);
-  if (Mutated(M::kHelpWithoutPairCheck)) {
-    if (!parent.present() || parent.Is(EntryState::kMerging)) return Resolve(Purpose::kBegin);
-  } else if (!parent.Is(EntryState::kSplitting) && !Mutated(M::kSplitSetsNoState)) {
-    return Resolve(Purpose::kBegin);
-  }
-  p().parent_table = parent.target();
-  Go(Step::kHelpReadChild);
-  if (Mutated(M::kHelpWithoutPairCheck)) StartMigration();
-}
-
-void DirectoryModel::Stepper::HelpReadChildStep() {
-  const Entry child(b().directory[table(p().child_table).index]);
-  if (!child.Is(EntryState::kMigrating) || child.target() != p().child_table) return Resolve(Purpose::kBegin);
-  StartMigration();
-}
-
-void DirectoryModel::Stepper::StartMigration() {
-  p().then = static_cast<uint8_t>(Then::kOperation);
-  p().remaining = static_cast<uint8_t>(config_.buckets);
-  Go(Step::kMoveHeader);
 }
 
 }  // namespace model

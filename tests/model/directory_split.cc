@@ -5,17 +5,25 @@
 
 namespace model {
 
+void DirectoryModel::Stepper::Split(uint8_t index, Then then) {
+  Clear();
+  p().index = index;
+  p().then = static_cast<uint8_t>(then);
+  Go(Step::kSplitReadParent);
+}
+
 void DirectoryModel::Stepper::SplitReadParentStep() {
   const Entry parent(b().directory[p().index]);
   p().parent_word = parent.word();
   switch (parent.state()) {
-    case EntryState::kAbsent: return End();
+    case EntryState::kAbsent: return EndSplit();
     case EntryState::kMigrating:  // its own birth must end first
       p().index = ParentIndex(p().index);
       return;
-    case EntryState::kMerging: return HelpMerge(parent.target(), Then::kEnd);
+    case EntryState::kMerging: return HelpMerge(parent.target(), static_cast<Then>(p().then));
     case EntryState::kNormal:
-      if (parent.depth() == kMaxDepth) return End();
+      // Who helps begins no new split.
+      if (parent.depth() == kMaxDepth || static_cast<Then>(p().then) == Then::kOperation) return EndSplit();
       return Go(Mutated(M::kSplitSetsNoState) ? Step::kSplitReadChild : Step::kSplitMark);
     case EntryState::kSplitting: return Go(Step::kSplitReadChild);
   }
@@ -42,7 +50,11 @@ void DirectoryModel::Stepper::SplitRereadParentStep() {
 void DirectoryModel::Stepper::SplitGoOn() {
   const Entry child(p().child_word);
   switch (child.state()) {
-    case EntryState::kAbsent: return Go(Step::kSplitPublish);
+    case EntryState::kAbsent:
+      p().parent_table = Entry(p().parent_word).target();
+      p().remaining = static_cast<uint8_t>(config_.buckets);
+      p().cursor = 0;
+      return Go(Step::kMoveHeader);
     case EntryState::kMerging: return MetMerging(true);
     default: return Go(Step::kFinishReadChild);
   }
@@ -57,7 +69,7 @@ void DirectoryModel::Stepper::MetMerging(bool published) {
 }
 
 void DirectoryModel::Stepper::FinishReadChildStep() {
-  p().entries[0] = b().directory[FinishIndex()];
+  p().entries[0] = b().directory[ChildIndex()];
   Go(Step::kFinishReadParent);
 }
 
@@ -73,21 +85,19 @@ void DirectoryModel::Stepper::FinishReadParentStep() {
 }
 
 void DirectoryModel::Stepper::FinishRereadChildStep() {
-  p().child_word = b().directory[FinishIndex()];
+  p().child_word = b().directory[ChildIndex()];
   const Entry child(p().child_word);
   const bool same = child.word() == p().entries[0];
   p().entries[0] = 0;
   if (child.Is(EntryState::kMerging)) return MetMerging(same || Mutated(M::kFinishWithoutFirstLook));
   if (!child.present() || !same) return Go(Step::kSplitReadParent);
   if (!child.Is(EntryState::kMigrating)) return Go(Step::kParentDone);  // the split is done; N may be splitting by now
-  p().child_table = child.target();
   p().parent_table = Entry(p().parent_word).target();
-  p().then = static_cast<uint8_t>(Then::kSplit);
-  p().remaining = static_cast<uint8_t>(config_.buckets);
-  Go(Step::kMoveHeader);
+  p().cursor = 0;
+  Go(Step::kReadImage);
 }
 
-uint8_t DirectoryModel::Stepper::NewTable(uint8_t index, int depth, uint8_t slot) {
+uint8_t DirectoryModel::Stepper::NewTable(uint8_t index, int depth) {
   if (b().tables_used == kTables) {
     b().error = kOutOfTables;
     return 0;
@@ -98,19 +108,7 @@ uint8_t DirectoryModel::Stepper::NewTable(uint8_t index, int depth, uint8_t slot
   fresh.index = index;
   fresh.published = 1;
   for (int i = 0; i < config_.buckets; ++i) fresh.header[i] = static_cast<uint8_t>(depth);
-  for (int i = 0; i < config_.slots; ++i) fresh.slots[i] = slot;
   return t;
-}
-
-void DirectoryModel::Stepper::SplitPublishStep() {
-  const Entry old(p().child_word);
-  const uint8_t child = ChildIndex();
-  const int depth = Entry(p().parent_word).depth() + 1;
-  if (b().directory[child] == old.word()) {
-    const uint8_t t = NewTable(child, depth, kPendSlot);
-    b().directory[child] = old.Next(t, depth, EntryState::kMigrating).word();
-  }
-  Go(Step::kFinishReadChild);
 }
 
 void DirectoryModel::Stepper::SplitRemoveOldStep() {
@@ -122,51 +120,57 @@ void DirectoryModel::Stepper::SplitRemoveOldStep() {
 void DirectoryModel::Stepper::MoveHeaderStep() {
   uint8_t* header = &table(p().parent_table).header[--p().remaining];
   if (*header == SplitDepth()) ++*header;
-  if (p().remaining > 0) return;
-  Go(static_cast<Then>(p().then) == Then::kOperation ? Step::kLookAtParent : Step::kLookAtChild);
-}
-
-void DirectoryModel::Stepper::LookAtChildStep() {
-  if (table(p().child_table).slots[p().cursor] == kPendSlot) return Go(Step::kLookAtParent);
-  NextSlot();
-}
-
-void DirectoryModel::Stepper::NextSlot() {
-  if (static_cast<Then>(p().then) == Then::kOperation) return Scan(Purpose::kFirst, p().child_table);
-  p().expected = 0;
-  if (++p().cursor < config_.slots) return Go(Step::kLookAtChild);
-  p().cursor = 0;
-  Go(Step::kReadImage);
+  if (p().remaining == 0) Go(Step::kLookAtParent);
 }
 
 void DirectoryModel::Stepper::LookAtParentStep() {
   const uint8_t slot = table(p().parent_table).slots[p().cursor];
   const bool moves = HasBlock(slot) && (HashOf(slot) >> SplitDepth() & 1) != 0;
-  p().expected = moves ? slot : 0;
-  if (!moves || StateOf(slot) == SlotState::kFrz) return Go(Step::kDecideSlot);
+  p().expected = 0;
+  if (!moves) return NextSlot();
+  if (StateOf(slot) == SlotState::kFrz) {
+    p().image[p().cursor] = WithState(slot, SlotState::kVal);
+    return NextSlot();
+  }
+  p().expected = slot;
   Go(StateOf(slot) == SlotState::kVal ? Step::kFreeze : Step::kKillTentative);
 }
 
 void DirectoryModel::Stepper::FreezeStep() {
   const uint8_t slot = p().expected;
+  p().expected = 0;
   if (!Cas(&table(p().parent_table).slots[p().cursor], slot, WithState(slot, SlotState::kFrz))) {
-    p().expected = 0;
     return Go(Step::kLookAtParent);
   }
-  p().expected = WithState(slot, SlotState::kFrz);
-  Go(Step::kDecideSlot);
+  p().image[p().cursor] = slot;
+  NextSlot();
 }
 
 void DirectoryModel::Stepper::KillTentativeStep() {
   const bool killed = Cas(&table(p().parent_table).slots[p().cursor], p().expected, kFreeSlot);
   p().expected = 0;
-  Go(killed ? Step::kDecideSlot : Step::kLookAtParent);
+  if (!killed) return Go(Step::kLookAtParent);
+  NextSlot();
 }
 
-void DirectoryModel::Stepper::DecideSlotStep() {
-  const uint8_t decision = p().expected != 0 ? WithState(p().expected, SlotState::kVal) : kFreeSlot;
-  Cas(&table(p().child_table).slots[p().cursor], kPendSlot, decision);
-  NextSlot();
+void DirectoryModel::Stepper::NextSlot() {
+  Go(Step::kLookAtParent);
+  if (++p().cursor < config_.slots) return;
+  p().cursor = 0;
+  Go(Step::kSplitPublish);
+}
+
+// If dir[child] still has the word that was read before the headers moved, nobody has cleared what is in the image.
+void DirectoryModel::Stepper::SplitPublishStep() {
+  const Entry now(b().directory[ChildIndex()]);
+  const bool late = Mutated(M::kPublishOnLateWord) && !now.present();
+  if (now.word() == p().child_word || late) {
+    const uint8_t t = NewTable(ChildIndex(), SplitDepth() + 1);
+    std::memcpy(table(t).slots, p().image, static_cast<size_t>(config_.slots));
+    b().directory[ChildIndex()] = now.Next(t, SplitDepth() + 1, EntryState::kMigrating).word();
+  }
+  std::memset(p().image, 0, sizeof(p().image));
+  Go(Step::kFinishReadChild);
 }
 
 void DirectoryModel::Stepper::ReadImageStep() {
@@ -210,7 +214,7 @@ void DirectoryModel::Stepper::ChildDoneStep() {
 void DirectoryModel::Stepper::ParentDoneStep() {
   const Entry parent(p().parent_word);
   CasEntry(p().index, parent.word(), parent.Next(parent.target(), parent.depth() + 1, EntryState::kNormal));
-  End();
+  EndSplit();
 }
 
 }  // namespace model

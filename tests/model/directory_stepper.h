@@ -83,17 +83,12 @@ class DirectoryModel::Stepper {
   void ScanWord();
   void SeeHeader(uint8_t header);
   int Find(SlotState state, int except = -1);
-  int FindPending();
   void Scanned();
   void CheckHeaders();
   void CheckHeadersStep();
-  void RememberFrozen();
 
   // ---- Get
   void GetScanned();
-  void ReadParentStep();
-  void ParentScanned();
-  void ChildScanned();
 
   // ---- writers
   bool WriteScanned();
@@ -105,13 +100,12 @@ class DirectoryModel::Stepper {
   void AbortStep();
   void KillRivalStep();
   void ConfirmStep();
-  void HelpReadParentStep();
-  void HelpReadChildStep();
-  void StartMigration();
 
   // ---- split of dir[index]
-  int SplitDepth() { return std::bit_width(table(p().child_table).index) - 1; }
-  uint8_t ChildIndex() { return static_cast<uint8_t>(p().index | 1 << Entry(p().parent_word).depth()); }
+  int SplitDepth() { return Entry(p().parent_word).depth(); }
+  uint8_t ChildIndex() { return static_cast<uint8_t>(p().index | 1 << SplitDepth()); }
+  void Split(uint8_t index, Then then);
+  void EndSplit() { Continue(static_cast<Then>(p().then)); }
   void SplitReadParentStep();
   void SplitMarkStep();
   void SplitReadChildStep();
@@ -120,20 +114,17 @@ class DirectoryModel::Stepper {
   void MetMerging(bool published);
   // A process that finishes a split reads dir[c], dir[s] and dir[c]. A child that was there before and after the look
   // at its parent is this parent's.
-  uint8_t FinishIndex() { return static_cast<uint8_t>(p().index | 1 << Entry(p().parent_word).depth()); }
   void FinishReadChildStep();
   void FinishReadParentStep();
   void FinishRereadChildStep();
-  uint8_t NewTable(uint8_t index, int depth, uint8_t slot);
+  uint8_t NewTable(uint8_t index, int depth);
   void SplitPublishStep();
   void SplitRemoveOldStep();
   void MoveHeaderStep();
-  void LookAtChildStep();
   void NextSlot();
   void LookAtParentStep();
   void FreezeStep();
   void KillTentativeStep();
-  void DecideSlotStep();
   void ReadImageStep();
   void RereadChildStep();
   void NextToClear();

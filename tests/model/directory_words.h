@@ -46,31 +46,26 @@ enum class DirectoryStep : uint8_t {
   kReadStatus,
   kScan,
   kCheckHeaders,
-  kReadParent,
   // Writers.
   kSwap,
   kTentative,
   kKillRival,
   kConfirm,
   kAbort,
-  kHelpReadParent,
-  kHelpReadChild,
   // Split.
   kSplitReadParent,
   kSplitMark,
   kSplitReadChild,
   kSplitRereadParent,
-  kSplitPublish,
   kSplitRemoveOld,
-  kFinishReadChild,
-  kFinishReadParent,
-  kFinishRereadChild,
   kMoveHeader,
-  kLookAtChild,
   kLookAtParent,
   kFreeze,
   kKillTentative,
-  kDecideSlot,
+  kSplitPublish,
+  kFinishReadChild,
+  kFinishReadParent,
+  kFinishRereadChild,
   kReadImage,
   kRereadChild,
   kClearSlot,
@@ -100,14 +95,14 @@ enum class DirectoryStep : uint8_t {
 enum class Purpose : uint8_t {
   kBegin,      // resolve: to begin at the table found
   kFirst,      // scan: the first one of an operation
-  kParent,     // scan: Get 4, of the parent
-  kChild,      // resolve, scan: Get 3 and 4, the child after the parent
+  kSplitting,  // resolve: a reader at a table that splits
   kInserter,   // scan: 6a
+  kHelpSplit,  // resolve: a writer at a table that splits
   kHelpMerge,  // resolve: a writer at a closed table
 };
 
 // Where a process goes on after helping.
-enum class Then : uint8_t { kOperation, kEnd, kSplit };
+enum class Then : uint8_t { kOperation, kEnd };
 
 enum ModelError : uint8_t { kNoError, kOutOfTables, kOutOfRecords };
 

@@ -78,20 +78,17 @@ INSTANTIATE_TEST_SUITE_P(CheckedOnce, HomeModelDoesWithout,
 
 class JoinModelHolds : public testing::TestWithParam<const char*> {};
 TEST_P(JoinModelHolds, InEveryState) { ExpectHolds(GetParam()); }
-INSTANTIATE_TEST_SUITE_P(Moves, JoinModelHolds,
-                         testing::Values("join", "join --moves 3 --updates 2",
-                                         "join --moves 2 --updates 2 --without sweep-gone-table"),
-                         LineName());
+INSTANTIATE_TEST_SUITE_P(Moves, JoinModelHolds, testing::Values("join", "join --moves 3 --updates 2"), LineName());
 
 class JoinModelNeeds : public testing::TestWithParam<Needed> {};
 TEST_P(JoinModelNeeds, TheProtection) { ExpectNeeded(GetParam().protection, GetParam().line); }
-INSTANTIATE_TEST_SUITE_P(Moves, JoinModelNeeds,
-                         testing::Values(Needed{"move-without-block", "join --moves 1"},
-                                         Needed{"table-at-tail-only", "join --moves 1"},
-                                         Needed{"table-not-rewritten", "join --moves 1"},
-                                         Needed{"sweep-early", "join --moves 1"}, Needed{"no-tables", "join --moves 1"},
-                                         Needed{"promote-midway", "join --moves 1"}),
-                         NeededName());
+INSTANTIATE_TEST_SUITE_P(
+    Moves, JoinModelNeeds,
+    testing::Values(Needed{"move-without-block", "join"}, Needed{"table-at-tail-only", "join --moves 1"},
+                    Needed{"table-not-rewritten", "join --moves 1"}, Needed{"sweep-early", "join --moves 1"},
+                    Needed{"no-tables", "join --moves 1"}, Needed{"sweep-once", "join --moves 1"},
+                    Needed{"sweep-trusts-slots", "join --moves 1"}, Needed{"promote-midway", "join --moves 1"}),
+    NeededName());
 
 }  // namespace
 }  // namespace model

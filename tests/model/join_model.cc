@@ -19,8 +19,9 @@ bool Pushes(const JoinModel::Client& client) { return client.step >= kPushFirst;
 }  // namespace
 
 const char* Name(JoinMutation mutation) {
-  static const char* const kNames[] = {"move-without-block", "table-at-tail-only", "table-not-rewritten", "sweep-early",
-                                       "sweep-gone-table",   "no-tables",          "promote-midway"};
+  static const char* const kNames[] = {"move-without-block", "table-at-tail-only", "table-not-rewritten",
+                                       "sweep-early",        "sweep-once",         "no-tables",
+                                       "sweep-trusts-slots", "promote-midway"};
   static_assert(std::size(kNames) == static_cast<size_t>(M::kCount));
   return kNames[static_cast<size_t>(mutation)];
 }
@@ -49,8 +50,10 @@ bool JoinModel::Push(State* state, Client* client, int word) const {
   uint8_t& there = state->learner[word];
   if (client->step == kPushRead) {
     client->seen = state->tail[word];
-    if (client->seen == client->old) return true;
+    const bool same = client->seen == client->old;
+    if (same && Mutated(M::kSweepTrustsSlots)) return true;
     if (word != 0 && HasBlock(client->seen)) state->copied |= static_cast<uint8_t>(1 << BlockOf(client->seen));
+    if (same) return true;
     client->step = kPushSwap;
     return false;
   }
@@ -71,7 +74,7 @@ void JoinModel::Mover(const State& before, const Emit& emit) const {
   const int fresh = c.table + 1;
   if (Pushes(c)) {
     // Which word it is follows from what comes next.
-    const int word = c.rest == 2 ? c.table : c.rest == 4 ? fresh : 0;
+    const int word = c.rest == 2 || c.rest == 5 ? c.table : 0;
     if (Push(&next, &c, word)) c.step = c.rest;
     return emit(kMover, "pushes to the learner", next);
   }
@@ -83,23 +86,21 @@ void JoinModel::Mover(const State& before, const Emit& emit) const {
       return emit(kMover, "READ the directory", next);
     case 1: {
       const uint8_t word = next.tail[c.table];
+      if (c.knows && !Mutated(M::kMoveWithoutBlock)) next.copied |= static_cast<uint8_t>(1 << BlockOf(word));
       (void)SwapAtTail(&next, &c, c.table, word, WithState(word, SlotState::kFrz), 2);
       return emit(kMover, "freezes the slot", next);
     }
     case 2:
-      next.tail[fresh] = kPendSlot;
-      if (c.knows && !Mutated(M::kTableAtTailOnly)) next.learner[fresh] = kPendSlot;
+      next.tail[fresh] = Val(BlockOf(next.tail[c.table]));
+      if (c.knows && !Mutated(M::kTableAtTailOnly)) next.learner[fresh] = next.tail[fresh];
       c.step = 3;
       return emit(kMover, "WRITE a new table", next);
-    case 3: {
-      const int block = BlockOf(next.tail[c.table]);
-      if (c.knows && !Mutated(M::kMoveWithoutBlock)) next.copied |= static_cast<uint8_t>(1 << block);
-      (void)SwapAtTail(&next, &c, fresh, kPendSlot, Val(block), 4);
-      return emit(kMover, "decides its slot", next);
-    }
-    case 4:
-      (void)SwapAtTail(&next, &c, 0, c.table, static_cast<uint8_t>(fresh), 5);
+    case 3:
+      (void)SwapAtTail(&next, &c, 0, c.table, static_cast<uint8_t>(fresh), 4);
       return emit(kMover, "publishes it", next);
+    case 4:
+      (void)SwapAtTail(&next, &c, c.table, next.tail[c.table], kFreeSlot, 5);
+      return emit(kMover, "clears the slot", next);
     default:
       c.step = c.old = c.seen = c.rest = c.table = 0;
       ++next.moves;
@@ -136,7 +137,7 @@ void JoinModel::Writer(const State& before, const Emit& emit) const {
   }
 }
 
-// The directory's word first, then the table that it named. If it names another by then, that one needs no look.
+// In each pass the directory's word first, then the table that it names.
 void JoinModel::Sweeper(const State& before, const Emit& emit) const {
   State next = before;
   Client& c = next.sweeper;
@@ -147,7 +148,7 @@ void JoinModel::Sweeper(const State& before, const Emit& emit) const {
   }
   switch (c.step) {
     case 0:
-      if (!next.joins || next.swept || (!next.active && !Mutated(M::kSweepEarly))) return;
+      if (!next.joins || next.swept == 2 || (!next.active && !Mutated(M::kSweepEarly))) return;
       c.table = next.tail[0];
       c.old = next.learner[0];
       c.step = kPushRead;
@@ -156,15 +157,12 @@ void JoinModel::Sweeper(const State& before, const Emit& emit) const {
     case 1:
       c.rest = c.step = 2;
       if (Mutated(M::kNoTables)) return emit(kSweeper, "leaves the table out", next);
-      if (next.tail[0] != c.table && !Mutated(M::kSweepGoneTable)) {
-        return emit(kSweeper, "leaves out a table that is gone", next);
-      }
       c.old = next.learner[c.table];
       c.step = kPushRead;
-      return emit(kSweeper, "READ the directory and the learner", next);
+      return emit(kSweeper, "READ the learner", next);
     default:
       c.step = c.old = c.seen = c.rest = c.table = 0;
-      next.swept = 1;
+      next.swept = Mutated(M::kSweepOnce) ? 2 : next.swept + 1;
       return emit(kSweeper, "has swept", next);
   }
 }
@@ -182,12 +180,8 @@ void JoinModel::Views(const State& before, const Emit& emit) const {
     if (c.knows) continue;
     c.knows = 1;
     // What is not published yet gets to the learner as well.
-    const bool unpublished = client == &State::mover && (c.step == 3 || c.step == 4);
-    if (unpublished && !Mutated(M::kTableNotRewritten)) {
-      const uint8_t word = next.tail[c.table + 1];
-      next.learner[c.table + 1] = word;
-      if (HasBlock(word)) next.copied |= static_cast<uint8_t>(1 << BlockOf(word));
-    }
+    const bool unpublished = client == &State::mover && c.step == 3;
+    if (unpublished && !Mutated(M::kTableNotRewritten)) next.learner[c.table + 1] = next.tail[c.table + 1];
     emit(kView, "a client acknowledges", next);
   }
   next = before;
@@ -197,7 +191,7 @@ void JoinModel::Views(const State& before, const Emit& emit) const {
   }
   next = before;
   const bool midway = Pushes(next.mover) || Pushes(next.writer);
-  if (next.active && next.swept && (!midway || Mutated(M::kPromoteMidway))) {
+  if (next.active && next.swept == 2 && (!midway || Mutated(M::kPromoteMidway))) {
     next.promoted = 1;
     emit(kView, "the learner becomes the tail", next);
   }
@@ -219,7 +213,7 @@ std::string JoinModel::Violation(const State& state) const {
   if (word != state.tail[state.tail[0]]) return "the learner lacks a word of the table";
   if (HasBlock(word) && (state.copied >> BlockOf(word) & 1) == 0) return "the learner lacks a block";
   const uint8_t fresh = state.tail[0] + 1;  // that the mover may be about to publish
-  const bool will_publish = state.mover.step == 3 || state.mover.step == 4;
+  const bool will_publish = state.mover.step == 3;
   if (will_publish && state.learner[fresh] != state.tail[fresh]) return "the learner lacks a word of a new table";
   return "";
 }

@@ -1,9 +1,10 @@
-// The join model: a replica joins while the table is replaced again and again. Does one pass over the tables that the
-// directory named when the pass began bring everything to it?
+// The join model: a replica joins while the table is replaced again and again. Do two passes over the tables that the
+// directory names bring everything to it?
 //
 // The pool has a tail and a learner. The directory names one table, of one slot. A mover freezes the slot, writes a new
-// table, decides its slot and publishes it, several times. A writer updates. A sweeper passes once over what it finds
-// in the directory, while nobody dies (the replication model has the deaths). A step is a verb, or a WRITE at both.
+// table with it, publishes that and clears the old slot, several times. A writer updates. A sweeper passes over what it
+// finds in the directory, and once more over what was not there before, while nobody dies (the replication model has
+// the deaths). A step is a verb, or a WRITE at both.
 #ifndef TESTS_MODEL_JOIN_MODEL_H_
 #define TESTS_MODEL_JOIN_MODEL_H_
 
@@ -18,12 +19,13 @@ namespace model {
 
 // A protection that the model does without.
 enum class JoinMutation : uint8_t {
-  kMoveWithoutBlock,   // the mover does not copy the block that its new table names
+  kMoveWithoutBlock,   // the mover does not copy the block of a slot that it freezes
   kTableAtTailOnly,    // it does not write the new table to the learner
   kTableNotRewritten,  // it does not write one to the learner that was written before the learner appeared
   kSweepEarly,         // the pass begins before the view with the learner is active
-  kSweepGoneTable,     // not needed: a table that the directory names no more is left out
+  kSweepOnce,          // the sweeper does not look at the directory again after its pass
   kNoTables,           // the sweeper looks at the directory alone
+  kSweepTrustsSlots,   // it takes a slot that the learner has for one whose block it has
   kPromoteMidway,      // the learner becomes the tail while a CAS is between tail and learner
   kCount,
 };

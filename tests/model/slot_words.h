@@ -6,7 +6,7 @@
 
 namespace model {
 
-enum class SlotState : uint8_t { kFree, kIns, kVal, kFrz, kPend };
+enum class SlotState : uint8_t { kFree, kIns, kVal, kFrz };
 
 constexpr uint8_t MakeSlot(SlotState state, int block) {
   return static_cast<uint8_t>(static_cast<int>(state) << 5 | block);
@@ -19,8 +19,7 @@ constexpr bool HasBlock(uint8_t slot) {
 }
 
 constexpr uint8_t kFreeSlot = MakeSlot(SlotState::kFree, 0);
-constexpr uint8_t kPendSlot = MakeSlot(SlotState::kPend, 0);
-inline constexpr const char* kSlotNames[] = {"-", "ins", "val", "frz", "pend"};
+inline constexpr const char* kSlotNames[] = {"-", "ins", "val", "frz"};
 
 }  // namespace model
 

@@ -33,7 +33,6 @@ SweepModel::State SweepModel::Initial() const {
   State state{};
   state.epoch = 1;
   state.slots[0] = MakeSlot(SlotState::kVal, kLive);
-  state.slots[1] = kPendSlot;
   state.reader.view = state.reader.announced = state.inserter.view = state.inserter.announced = 1;
   state.reader.registered = config_.read;
   state.inserter.registered = config_.insert && !config_.late;
@@ -117,11 +116,11 @@ void SweepModel::Splitter(const State& before, const Emit& emit) const {
     case 2:
       if (s != next.splitter_word) {  // the CAS was lost: look again
         next.splitter = 1;
-        return emit(kSplitter, "split 5: CAS S[0] VAL -> FRZ, lost", next);
+        return emit(kSplitter, "split 4: CAS S[0] VAL -> FRZ, lost", next);
       }
       s = WithState(s, SlotState::kFrz);
       break;
-    case 3: n = WithState(next.splitter_word, SlotState::kVal); break;
+    case 3: n = WithState(next.splitter_word, SlotState::kVal); break;  // the child is not looked at before
     case 4: s = kFreeSlot; break;
     case 5:
       next.directory = kSplit;
@@ -130,8 +129,8 @@ void SweepModel::Splitter(const State& before, const Emit& emit) const {
     default: return;
   }
   static const char* const kSteps[] = {
-      "split 2: CAS dir[s] -> SPLITTING", "split 5: READ S[0]",
-      "split 5: CAS S[0] VAL -> FRZ",     "split 5: CAS N[0] PEND -> VAL",
+      "split 2: CAS dir[s] -> SPLITTING", "split 4: READ S[0]",
+      "split 4: CAS S[0] VAL -> FRZ",     "split 5: CAS dir[child] -> N",
       "split 6: CAS S[0] FRZ -> FREE",    "split 7: CAS dir[s] -> NORMAL",
   };
   emit(kSplitter, kSteps[next.splitter++], next);

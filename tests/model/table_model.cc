@@ -18,28 +18,20 @@ const char* Name(TableMutation mutation) {
       "rescan-ignores-values",
       "insert-without-headers",
       "return-frozen",
-      "no-second-scan",
       "miss-without-headers",
       "update-miss-without-headers",
       "return-tentative",
       "clear-early",
-      "insert-without-help",
-      "decide-before-header",
-      "look-before-header",
+      "headers-late",
       "copy-without-freeze",
       "update-frozen",
       "ignore-ins",
-      "starts-free",
-      "decide-by-write",
+      "publish-without-cas",
       "lost-put-is-done",
       "modify-of-any-word",
       "no-grace",
       "no-quarantine",
       "no-hold-while-frozen",
-      "close-late",
-      "merge-ignores-ins",
-      "merge-without-freeze",
-      "publish-without-cas",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(TableMutation::kCount));
   return kNames[static_cast<size_t>(mutation)];
@@ -51,8 +43,6 @@ const TableModel::Stepper::StepInfo TableModel::Stepper::kSteps[] = {
     {Step::kDead, "is dead", nullptr},
     {Step::kGetScan, "get 1: READ a word of the scan", &Stepper::ScanWord, true},
     {Step::kGetHeaders, "get 2: READ a header again", &Stepper::ScanWord, true},
-    {Step::kGetParent, "get 4: READ a word of S", &Stepper::ScanWord, true},
-    {Step::kGetChild, "get 3: READ a word of N", &Stepper::ScanWord, true},
     {Step::kWriteScan, "write 1: READ a word of the scan", &Stepper::ScanWord, true},
     {Step::kWriteHeaders, "write 5: READ a header again", &Stepper::ScanWord, true},
     {Step::kInserterScan, "write 6a: READ a word of the scan behind INS", &Stepper::ScanWord, true},
@@ -61,23 +51,17 @@ const TableModel::Stepper::StepInfo TableModel::Stepper::kSteps[] = {
     {Step::kKillRival, "write 6e: CAS rival INS -> FREE", &Stepper::KillRivalStep},
     {Step::kConfirm, "write 6f: CAS INS -> VAL", &Stepper::ConfirmStep},
     {Step::kAbort, "write 6b-d: CAS own INS -> FREE", &Stepper::AbortStep},
-    {Step::kMoveHeader, "split 4: CAS the header of slot i", &Stepper::MoveHeaderStep},
-    {Step::kLook, "split 5: READ S[i]", &Stepper::LookStep},
-    {Step::kLookAtBlock, "split 5: READ the block of S[i]", &Stepper::LookAtBlockStep},
-    {Step::kFreeze, "split 5: CAS S[i] VAL -> FRZ", &Stepper::FreezeStep},
-    {Step::kKillTentative, "split 5: CAS S[i] INS -> FREE", &Stepper::KillTentativeStep},
-    {Step::kDecide, "split 5: CAS N[i] PEND -> VAL or FREE", &Stepper::DecideStep},
+    {Step::kReadDirectory, "get 3, get 5: READ the directory", &Stepper::ReadDirectoryStep},
+    {Step::kReadChild, "split 3: READ dir[child]", &Stepper::ReadChildStep},
+    {Step::kMoveHeaders, "split 3, merge 6: CAS a header", &Stepper::MoveHeadersStep},
+    {Step::kLook, "split 4, merge 6: READ S[i]", &Stepper::LookStep},
+    {Step::kLookAtBlock, "split 4: READ the block of S[i]", &Stepper::LookAtBlockStep},
+    {Step::kFreeze, "split 4, merge 6: CAS S[i] VAL -> FRZ", &Stepper::FreezeStep},
+    {Step::kKillTentative, "split 4, merge 6: CAS S[i] INS -> FREE", &Stepper::KillTentativeStep},
     {Step::kClearEarly, "CAS S[i] FRZ -> FREE too early", &Stepper::ClearEarlyStep},
-    {Step::kPublishChild, "split 3: CAS dir[child] -> N", &Stepper::PublishChildStep},
-    {Step::kMoveHeaders, "split 4: CAS a header", &Stepper::MoveHeadersStep},
-    {Step::kLookAtChild, "split 5: READ N[i]", &Stepper::LookAtChildStep},
+    {Step::kPublish, "split 5, merge 7: CAS the directory -> N", &Stepper::PublishStep},
     {Step::kLookForFrozen, "split 6: READ S[i]", &Stepper::LookForFrozenStep},
     {Step::kClear, "split 6: CAS S[i] FRZ -> FREE", &Stepper::ClearStep},
-    {Step::kReadDirectory, "get 5: READ dir[s]", &Stepper::ReadDirectoryStep},
-    {Step::kClose, "merge 6: CAS a header -> CLOSED", &Stepper::CloseStep},
-    {Step::kMergeLook, "merge 6: READ S[i]", &Stepper::MergeLookStep},
-    {Step::kMergeFreeze, "merge 6: CAS S[i] VAL -> FRZ or INS -> FREE", &Stepper::MergeFreezeStep},
-    {Step::kPublishMerged, "merge 7: CAS dir[s] -> M", &Stepper::PublishMergedStep},
 };
 
 TableModel::TableModel(TableConfig config) : config_(std::move(config)) {
@@ -92,10 +76,6 @@ TableModel::TableModel(TableConfig config) : config_(std::move(config)) {
 TableModel::State TableModel::Initial() const {
   State state{.body = {}, .monitors = {Monitor(0), Monitor(0)}};
   Body& body = state.body;
-  for (int i = 0; i < config_.slots; ++i) {
-    const bool pending = !config_.merge && !config_.mutations.contains(TableMutation::kStartsFree);
-    body.slots[1][i] = pending ? kPendSlot : kFreeSlot;
-  }
   if (!config_.reuse) {  // the block of every operation has the operation's value as its index
     for (const Program& program : config_.programs) {
       for (const Op& op : program) body.blocks[op.value] = {op.key, op.value, kBlockUsed, 0, 0};
@@ -112,7 +92,6 @@ TableModel::State TableModel::Initial() const {
   if (config_.split_before) {
     body.published = 1;
     body.moved = 3;
-    for (int i = 0; i < config_.slots; ++i) body.slots[1][i] = kFreeSlot;
     if (config_.initial[kMovingKey] >= 0) {
       std::swap(body.slots[0][config_.initial[kMovingKey]], body.slots[1][config_.initial[kMovingKey]]);
     }
@@ -158,9 +137,9 @@ std::string TableModel::Violation(const State& state) const {
         const Block& block = body.blocks[BlockOf(word)];
         if (!HasBlock(word) || block.key != key) continue;
         const bool is_value = StateOf(word) == SlotState::kVal, is_frozen = StateOf(word) == SlotState::kFrz;
+        // In a closed table nothing counts once N is published; a split leaves the values that stay.
         const bool counts =
-            config_.merge ? (table == 1 ? is_value : (is_value || is_frozen) && !body.published)
-                          : is_value || (table == 0 && is_frozen && StateOf(body.slots[1][i]) == SlotState::kPend);
+            table == 0 && body.published ? is_value && !config_.merge : is_value || (table == 0 && is_frozen);
         if (!counts) continue;
         ++copies;
         value = block.value;

@@ -30,33 +30,24 @@ enum class TableMutation : uint8_t {
   kRescanIgnoresValues,     // [Write 6d] is left out
   kInsertWithoutHeaders,    // [Write 6b] is left out
   // Get, and what is absent.
-  kReturnFrozen,              // a frozen value is returned without a look at N (or at the directory)
-  kNoSecondScan,              // Get 4 does not scan N again
+  kReturnFrozen,              // a frozen value is returned without a look at the directory
   kMissWithoutHeaders,        // Get 2 is left out
   kUpdateMissWithoutHeaders,  // Write 5 is left out
   kReturnTentative,           // readers see INS
-  // Split.
-  kClearEarly,          // FRZ is cleared when its slot is decided
-  kInsertWithoutHelp,   // [Write 4] a writer in N does not wait for PEND candidates
-  kDecideBeforeHeader,  // N[i] is decided though S's header has not moved
-  kLookBeforeHeader,    // S[i] is read before its header is moved
-  kCopyWithoutFreeze,   // VAL in S is not frozen before it is copied
-  kUpdateFrozen,        // a writer takes FRZ for VAL
-  kIgnoreIns,           // INS of a moving key is left in S
-  kStartsFree,          // N starts FREE, not PEND
-  kDecideByWrite,       // N[i] is decided by WRITE
-  kLostPutIsDone,       // [Write 2] a Put that loses to another VAL reports success
+  // Split and merge.
+  kClearEarly,         // FRZ is cleared before N is published
+  kHeadersLate,        // headers move, or are closed, when N is published
+  kCopyWithoutFreeze,  // VAL in S is not frozen before it is copied
+  kUpdateFrozen,       // a writer takes FRZ for VAL
+  kIgnoreIns,          // INS of a moving key is left in S
+  kPublishWithoutCas,  // a late splitter or merger publishes its copy, too
+  kLostPutIsDone,      // [Write 2] a Put that loses to another VAL reports success
   // Modify.
   kModifyOfAnyWord,  // [Modify 2] the CAS expects the word that the slot has by then
   // Memory.
   kNoGrace,            // a block is free as soon as it is unlinked
   kNoQuarantine,       // an expelled process holds nothing back
   kNoHoldWhileFrozen,  // a block that a FRZ slot names is not held
-  // Merge.
-  kCloseLate,           // headers are closed when N is published
-  kMergeIgnoresIns,     // INS is left in a closed table
-  kMergeWithoutFreeze,  // VAL in S is not frozen before it is copied
-  kPublishWithoutCas,   // a late merger publishes its copy, too
   kCount,
 };
 const char* Name(TableMutation mutation);
@@ -92,7 +83,8 @@ class TableModel {
     uint8_t slot, block, then;
     uint8_t frozen, frozen_value;  // frozen candidate (slot + 1); in a kill: the next rival (slot + 1)
     uint8_t own, expelled, exists;
-    uint8_t unpublished;  // a merge: the directory, read before the scan, did not yet have the table that replaces S
+    uint8_t unpublished;    // a merge: the directory, read before the scan, did not have the table that replaces S yet
+    uint8_t image[kSlots];  // of N
     uint8_t words[kSlots], keys[kSlots], values[kSlots];
   };
   struct Body {

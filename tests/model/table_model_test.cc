@@ -38,21 +38,17 @@ INSTANTIATE_TEST_SUITE_P(
     NeededName());
 INSTANTIATE_TEST_SUITE_P(Read, TableModelNeeds,
                          testing::Values(Needed{"return-frozen", "table --key1 0 X1 U1 G1G1"},
-                                         Needed{"no-second-scan", "table --key1 0 X1 U1 G1G1"},
                                          Needed{"miss-without-headers", "table --key1 0 X1 U1 G1G1"},
                                          Needed{"update-miss-without-headers", "table --key1 0 X1 U1 G1G1"},
                                          Needed{"return-tentative", "table --in-order I1 I1 G1"}),
                          NeededName());
 INSTANTIATE_TEST_SUITE_P(Split, TableModelNeeds,
                          testing::Values(Needed{"clear-early", "table --in-order X1 I1 I1"},
-                                         Needed{"insert-without-help", "table --in-order X1 I1 I1"},
-                                         Needed{"decide-before-header", "table --in-order X1 I1 I1"},
-                                         Needed{"look-before-header", "table --slots 1 X1 I1 I1"},
+                                         Needed{"headers-late", "table --in-order X1 I1 I1"},
                                          Needed{"copy-without-freeze", "table --in-order X1 I1 I1"},
                                          Needed{"update-frozen", "table --key1 0 X1 U1 G1G1"},
                                          Needed{"ignore-ins", "table --in-order X1 I1 I1"},
-                                         Needed{"starts-free", "table --in-order X1 I1 I1"},
-                                         Needed{"decide-by-write", "table --in-order X1 I1 I1"},
+                                         Needed{"publish-without-cas", "table --in-order X1 I1 I1"},
                                          Needed{"lost-put-is-done", "table --key1 0 X1 P1 I0"}),
                          NeededName());
 INSTANTIATE_TEST_SUITE_P(Modify, TableModelNeeds,
@@ -65,9 +61,9 @@ INSTANTIATE_TEST_SUITE_P(Memory, TableModelNeeds,
                                          Needed{"no-hold-while-frozen", "table --reuse 1 --key1 0 X1 U1I0U0"}),
                          NeededName());
 INSTANTIATE_TEST_SUITE_P(Merge, TableModelNeeds,
-                         testing::Values(Needed{"close-late", "table --merge --in-order X1 I1 I1"},
-                                         Needed{"merge-ignores-ins", "table --merge --in-order X1 I1 I1"},
-                                         Needed{"merge-without-freeze", "table --merge --key1 0 X1 U1 G1G1"},
+                         testing::Values(Needed{"headers-late", "table --merge --in-order X1 I1 I1"},
+                                         Needed{"ignore-ins", "table --merge --in-order X1 I1 I1"},
+                                         Needed{"copy-without-freeze", "table --merge --key1 0 X1 U1 G1G1"},
                                          Needed{"publish-without-cas", "table --merge --key1 0 X1 U1 G1G1"}),
                          NeededName());
 

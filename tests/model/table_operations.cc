@@ -81,7 +81,7 @@ void TableModel::Stepper::Begin() {
     s_ = before_;
     Clear();
     if (o.kind == OpKind::kStructural) {
-      Go(Step::kPublishChild);
+      Go(config_.merge ? Step::kMoveHeaders : Step::kReadChild);
       Emit();
       continue;
     }
@@ -164,20 +164,11 @@ int TableModel::Stepper::Find(SlotState state, int except) {
   return -1;
 }
 
-int TableModel::Stepper::FindPending() {
-  for (int i = 0; i < config_.slots; ++i) {
-    if (StateOf(p().words[i]) == SlotState::kPend) return i;
-  }
-  return -1;
-}
-
 // Returns true if it has emitted its successors itself.
 bool TableModel::Stepper::Scanned() {
   switch (static_cast<Step>(p().step)) {
     case Step::kGetScan: GetScanned(); break;
     case Step::kGetHeaders: GetHeadersRead(); break;
-    case Step::kGetParent: GetParentScanned(); break;
-    case Step::kGetChild: GetChildScanned(); break;
     case Step::kWriteScan: return WriteScanned();
     case Step::kWriteHeaders: WriteHeadersRead(); break;
     default: InserterScanned();
@@ -192,10 +183,7 @@ void TableModel::Stepper::GetScanned() {
   if (i >= 0 && Mutated(M::kReturnTentative)) return Return(p().values[i]);
   i = Find(SlotState::kVal);
   if (i >= 0) return Return(p().values[i]);  // [Get 1]
-  if (p().table == 1) {                      // [Get 4]
-    if (FindPending() < 0) return Return(0);
-    return Scan(Step::kGetParent, 0, false, true);
-  }
+  if (p().table == 1) return Return(0);
   const int frozen = Find(SlotState::kFrz);
   if (frozen >= 0 && Mutated(M::kReturnFrozen)) return Return(p().values[frozen]);
   if (p().unpublished && (frozen >= 0 || Moved())) return Return(frozen >= 0 ? p().values[frozen] : 0);  // [Get 5]
@@ -204,16 +192,12 @@ void TableModel::Stepper::GetScanned() {
   Scan(Step::kGetHeaders, 0, true, false);  // [Get 2]
 }
 
-// Get 3, with the frozen candidate if there is one. At a closed table it begins again at the directory.
+// Get 3, with the frozen candidate if there is one. At a closed table it begins again at the directory (Get 5).
 void TableModel::Stepper::ToChild(int frozen) {
   const uint8_t value = frozen >= 0 ? p().values[frozen] : 0;
-  if (config_.merge) {
-    Clear();
-    return Go(Step::kReadDirectory);
-  }
-  Scan(Step::kGetChild, 1, false, true);
-  p().frozen = static_cast<uint8_t>(frozen + 1);
+  Clear();
   p().frozen_value = value;
+  Go(Step::kReadDirectory);
 }
 
 void TableModel::Stepper::GetHeadersRead() {
@@ -221,36 +205,19 @@ void TableModel::Stepper::GetHeadersRead() {
   ToChild(-1);
 }
 
-void TableModel::Stepper::GetParentScanned() {
-  const int i = Find(SlotState::kVal), frozen = Find(SlotState::kFrz);
-  if (i >= 0) return Return(p().values[i]);
-  const uint8_t value = frozen >= 0 ? p().values[frozen] : 0;
-  if (Mutated(M::kNoSecondScan)) return Return(value);
-  Scan(Step::kGetChild, 1, false, true);
-  p().frozen = static_cast<uint8_t>(frozen + 1);
-  p().frozen_value = value;
-}
-
-void TableModel::Stepper::GetChildScanned() {
-  const int i = Find(SlotState::kVal);
-  if (i >= 0) return Return(p().values[i]);
-  const bool undecided = p().frozen != 0 && StateOf(p().words[p().frozen - 1]) == SlotState::kPend;
-  Return(undecided ? p().frozen_value : 0);
-}
-
 void TableModel::Stepper::ReadDirectoryStep() {
   const bool published = b().published;
+  if (!published && !config_.merge) return Return(p().frozen_value);  // [Get 4]
   Scan(Step::kGetScan, published ? 1 : 0, true, true);
   p().unpublished = !published;
 }
 
-// A writer must go on in N. In a merge it runs the merge itself.
+// A writer must go on in N. If N is not published yet, it runs the split or the merge itself.
 void TableModel::Stepper::GoToChild() {
-  if (!config_.merge) return Restart(1);
   Clear();
   p().table = 0;
   p().then = 1;
-  Go(Step::kClose);
+  Go(config_.merge ? Step::kMoveHeaders : Step::kReadChild);
 }
 
 bool TableModel::Stepper::WriteScanned() {
@@ -267,11 +234,7 @@ bool TableModel::Stepper::WriteScanned() {
     return Go(Step::kSwap), false;
   }
   if (p().table == 0 && (Moved() || Find(SlotState::kFrz) >= 0)) return GoToChild(), false;  // [Write 3]
-  const int pending = FindPending();
-  if (p().table == 1 && pending >= 0 && !Mutated(M::kInsertWithoutHelp)) {  // [Write 4]
-    return Migrate(pending, Step::kWriteScan), false;
-  }
-  if (o.kind == OpKind::kUpdate || o.kind == OpKind::kDelete) {  // [Write 5]
+  if (o.kind == OpKind::kUpdate || o.kind == OpKind::kDelete) {                              // [Write 5]
     if (p().table == 1 || o.key != kMovingKey || Mutated(M::kUpdateMissWithoutHeaders)) return Return(0), false;
     return Scan(Step::kWriteHeaders, 0, true, false), false;
   }
@@ -299,7 +262,6 @@ void TableModel::Stepper::ChooseSlot() {
   if (any) return;
   s_ = scanned;
   if (p().table == 0 && op().key == kMovingKey) {  // no room: split
-    if (!config_.merge) b().published = 1;
     GoToChild();
   } else {
     Restart(p().table);
@@ -380,7 +342,7 @@ void TableModel::Stepper::Abort(uint8_t own, uint8_t table, uint8_t then, bool e
 void TableModel::Stepper::AbortStep() {
   Cas(p().table, p().own, OwnSlot(SlotState::kIns), kFreeSlot);
   if (p().exists) return Return(0);
-  if (config_.merge && p().table == 0 && p().then == 1) return GoToChild();
+  if (p().table == 0 && p().then == 1) return GoToChild();
   Restart(p().then);
 }
 

@@ -17,8 +17,6 @@ enum class TableStep : uint8_t {
   // Scans, one word per step.
   kGetScan,
   kGetHeaders,
-  kGetParent,
-  kGetChild,
   kWriteScan,
   kWriteHeaders,
   kInserterScan,
@@ -28,26 +26,18 @@ enum class TableStep : uint8_t {
   kKillRival,
   kConfirm,
   kAbort,
-  // migrate(i).
-  kMoveHeader,
+  // Split and merge.
+  kReadDirectory,
+  kReadChild,
+  kMoveHeaders,
   kLook,
   kLookAtBlock,
   kFreeze,
   kKillTentative,
-  kDecide,
   kClearEarly,
-  // The splitter.
-  kPublishChild,
-  kMoveHeaders,
-  kLookAtChild,
+  kPublish,
   kLookForFrozen,
   kClear,
-  // The merger.
-  kReadDirectory,
-  kClose,
-  kMergeLook,
-  kMergeFreeze,
-  kPublishMerged,
 };
 
 class TableModel::Stepper {
@@ -59,7 +49,7 @@ class TableModel::Stepper {
     void (Stepper::*run)();
     bool has_choices = false;  // it emits its successors itself
   };
-  static const StepInfo kSteps[static_cast<size_t>(TableStep::kPublishMerged) + 1];
+  static const StepInfo kSteps[static_cast<size_t>(TableStep::kClear) + 1];
 
   Stepper(const TableModel& model, const State& state, int process, const Emit& emit)
       : model_(model), config_(model.config_), before_(state), id_(process), emit_(emit) {}
@@ -112,7 +102,6 @@ class TableModel::Stepper {
     word = desired;
     return true;
   }
-  static bool HeaderMoved(uint8_t mask, int slot) { return (mask >> slot % kBuckets & 1) != 0; }
 
   // ---- blocks (table_operations.cc says when one is free)
   uint8_t InOperation();
@@ -134,7 +123,6 @@ class TableModel::Stepper {
   void ReadBlock(int i);
   void ScanWord();
   int Find(SlotState state, int except = -1);
-  int FindPending();
   bool Moved() { return p().headers != 0 && op().key == kMovingKey; }
   bool Scanned();
 
@@ -142,8 +130,6 @@ class TableModel::Stepper {
   void GetScanned();
   void ToChild(int frozen);
   void GetHeadersRead();
-  void GetParentScanned();
-  void GetChildScanned();
   void ReadDirectoryStep();
 
   // ---- writers
@@ -160,32 +146,23 @@ class TableModel::Stepper {
   void KillRivalStep();
   void ConfirmStep();
 
-  // ---- migrate(i), by a writer (then: it scans N again) or by the splitter
-  void Migrate(int slot, Step then);
-  void Migrated();
-  void MoveHeaderStep();
+  // ---- split and merge, by the process whose work that is or by a writer (`then`), which goes on in N
+  void ReadChildStep();
+  void MoveHeadersStep();
   void LookStep();
   void LookAtBlockStep();
   void Looked();
   void FreezeStep();
   void KillTentativeStep();
-  void DecideStep();
   void ClearEarlyStep();
-
-  // ---- split
-  void PublishChildStep();
-  void MoveHeadersStep();
-  void LookAtChildStep();
+  void Copy(uint8_t word);
+  void NextSlot();
+  void PublishStep();
   void LookForFrozenStep();
   void ClearStep();
   void Cleared();
+  void Finished();
 
-  // ---- merge
-  void CloseStep();
-  void MergeLookStep();
-  void MergeFreezeStep();
-  void MergeNext();
-  void PublishMergedStep();
   const TableModel& model_;
   const TableConfig& config_;
   const State& before_;

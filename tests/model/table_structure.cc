@@ -1,52 +1,28 @@
-// The table model: the steps that change the structure of the table.
+// The table model: split and merge. Both move headers, freeze what moves, and publish a copy of that; a split then
+// clears it.
 #include <algorithm>
 
 #include "tests/model/table_stepper.h"
 
 namespace model {
 
-// ---- migrate(i), by a writer (then: it scans N again) or by the splitter
-
-void TableModel::Stepper::Migrate(int slot, Step then) {
-  Clear();
-  p().slot = static_cast<uint8_t>(slot);
-  p().then = static_cast<uint8_t>(then);
-  Go(Mutated(M::kDecideBeforeHeader) ? Step::kLook : Step::kMoveHeader);
+void TableModel::Stepper::ReadChildStep() {
+  if (!b().published) return Go(Step::kMoveHeaders);
+  if (p().then != 0) return Restart(1);
+  Go(Step::kLookForFrozen);
 }
 
-void TableModel::Stepper::Migrated() {
-  const Step then = static_cast<Step>(p().then);
-  const uint8_t slot = p().slot;
-  Clear();
-  if (then == Step::kWriteScan) return Restart(1);
-  p().slot = static_cast<uint8_t>(slot + 1);
-  Go(Step::kLookAtChild);
-  if (p().slot == config_.slots) {
-    p().slot = 0;
-    Go(Step::kLookForFrozen);
-  }
-}
-
-void TableModel::Stepper::MoveHeaderStep() {
-  if (Mutated(M::kLookBeforeHeader) && p().frozen == 0) {  // the look comes before the header's move
-    p().words[0] = b().slots[0][p().slot];
-    p().frozen = 1;
-    return ReadBlock(0);
-  }
-  b().moved |= static_cast<uint8_t>(1 << p().slot % kBuckets);
-  if (Mutated(M::kLookBeforeHeader)) {
-    const bool nothing = !HasBlock(p().words[0]);
-    p().frozen = 0;
-    p().words[0] = p().keys[0] = p().values[0] = 0;
-    if (nothing) return Go(Step::kDecide);
-  }
+void TableModel::Stepper::MoveHeadersStep() {
+  if (!Mutated(M::kHeadersLate)) b().moved |= static_cast<uint8_t>(1 << p().slot);
+  if (++p().slot < kBuckets) return;
+  p().slot = 0;
   Go(Step::kLook);
 }
 
 void TableModel::Stepper::LookStep() {
   p().words[0] = b().slots[0][p().slot];
   p().keys[0] = 0;
-  if (HasBlock(p().words[0])) {
+  if (HasBlock(p().words[0]) && !config_.merge) {
     if (config_.reuse) return Go(Step::kLookAtBlock);
     ReadBlock(0);
   }
@@ -59,76 +35,57 @@ void TableModel::Stepper::LookAtBlockStep() {
 }
 
 void TableModel::Stepper::Looked() {
-  const SlotState state = StateOf(p().words[0]);
-  const bool moves = HasBlock(p().words[0]) && p().keys[0] == kMovingKey;
-  p().values[0] = 0;
-  p().keys[0] = 0;
-  Go(Step::kDecide);
-  if (!moves) {
-    p().words[0] = 0;
-  } else if (state == SlotState::kVal && !Mutated(M::kCopyWithoutFreeze)) {
-    Go(Step::kFreeze);
-  } else if (state == SlotState::kIns) {
-    if (!Mutated(M::kIgnoreIns)) return Go(Step::kKillTentative);
-    p().words[0] = 0;
-  }
+  const uint8_t word = p().words[0];
+  const SlotState state = StateOf(word);
+  const bool moves = HasBlock(word) && (config_.merge || p().keys[0] == kMovingKey);
+  p().values[0] = p().keys[0] = 0;
+  if (moves && state == SlotState::kVal && !Mutated(M::kCopyWithoutFreeze)) return Go(Step::kFreeze);
+  if (moves && state == SlotState::kIns && !Mutated(M::kIgnoreIns)) return Go(Step::kKillTentative);
+  if (moves && state != SlotState::kIns) Copy(word);
+  NextSlot();
 }
 
 void TableModel::Stepper::FreezeStep() {
-  const uint8_t word = p().words[0], frozen = WithState(word, SlotState::kFrz);
-  const bool done = Cas(0, p().slot, word, frozen);
-  p().words[0] = done ? frozen : 0;
-  Go(done ? Step::kDecide : Step::kLook);
+  const uint8_t word = p().words[0];
+  if (!Cas(0, p().slot, word, WithState(word, SlotState::kFrz))) {
+    p().words[0] = 0;
+    return Go(Step::kLook);
+  }
+  Copy(word);
+  if (Mutated(M::kClearEarly)) return Go(Step::kClearEarly);
+  NextSlot();
 }
 
 void TableModel::Stepper::KillTentativeStep() {
-  const bool done = Cas(0, p().slot, p().words[0], kFreeSlot);
+  if (Cas(0, p().slot, p().words[0], kFreeSlot)) return NextSlot();
   p().words[0] = 0;
-  Go(done ? Step::kDecide : Step::kLook);
-}
-
-void TableModel::Stepper::DecideStep() {
-  const uint8_t word = p().words[0];
-  const uint8_t decision = word != 0 ? WithState(word, SlotState::kVal) : kFreeSlot;
-  if (Mutated(M::kDecideByWrite)) {
-    b().slots[1][p().slot] = decision;
-  } else {
-    Cas(1, p().slot, Mutated(M::kStartsFree) ? kFreeSlot : kPendSlot, decision);
-  }
-  if ((Mutated(M::kClearEarly) || Mutated(M::kCopyWithoutFreeze)) && word != 0) return Go(Step::kClearEarly);
-  Migrated();
+  Go(Step::kLook);
 }
 
 void TableModel::Stepper::ClearEarlyStep() {
-  if (Cas(0, p().slot, p().words[0], kFreeSlot)) Unfreeze(BlockOf(p().words[0]));
-  Migrated();
+  const uint8_t frozen = WithState(p().words[0], SlotState::kFrz);
+  if (Cas(0, p().slot, frozen, kFreeSlot)) Unfreeze(BlockOf(frozen));
+  NextSlot();
 }
 
-// ---- split
+void TableModel::Stepper::Copy(uint8_t word) { p().image[p().slot] = WithState(word, SlotState::kVal); }
 
-void TableModel::Stepper::PublishChildStep() {
-  if (config_.merge) {
-    Clear();
-    return Go(Step::kClose);
-  }
-  b().published = 1;
-  p().slot = 0;
-  Go(Step::kMoveHeaders);
-}
-
-void TableModel::Stepper::MoveHeadersStep() {
-  if (!Mutated(M::kDecideBeforeHeader)) b().moved |= static_cast<uint8_t>(1 << p().slot);
-  if (++p().slot < kBuckets) return;
-  p().slot = 0;
-  Go(Step::kLookAtChild);
-}
-
-void TableModel::Stepper::LookAtChildStep() {
-  if (StateOf(b().slots[1][p().slot]) == SlotState::kPend || Mutated(M::kStartsFree)) {
-    return Migrate(p().slot, Step::kLookAtChild);
-  }
+void TableModel::Stepper::NextSlot() {
+  p().words[0] = 0;
+  Go(Step::kLook);
   if (++p().slot < config_.slots) return;
   p().slot = 0;
+  Go(Step::kPublish);
+}
+
+void TableModel::Stepper::PublishStep() {
+  if (!b().published || Mutated(M::kPublishWithoutCas)) {
+    b().published = 1;
+    std::copy(p().image, p().image + config_.slots, b().slots[1]);
+  }
+  if (Mutated(M::kHeadersLate)) b().moved = 3;
+  std::fill(p().image, p().image + config_.slots, uint8_t{0});
+  if (config_.merge) return Finished();
   Go(Step::kLookForFrozen);
 }
 
@@ -146,62 +103,11 @@ void TableModel::Stepper::ClearStep() {
 void TableModel::Stepper::Cleared() {
   p().words[0] = 0;
   Go(Step::kLookForFrozen);
-  if (++p().slot < config_.slots) return;
-  if (Mutated(M::kDecideBeforeHeader)) b().moved = 3;
-  End(true);
+  if (++p().slot == config_.slots) Finished();
 }
 
-// ---- merge
-
-void TableModel::Stepper::CloseStep() {
-  if (!Mutated(M::kCloseLate)) b().moved |= static_cast<uint8_t>(1 << p().slot);
-  if (++p().slot < kBuckets) return;
-  p().slot = 0;
-  Go(Step::kMergeLook);
-}
-
-// The image of M is kept in `values`.
-void TableModel::Stepper::MergeLookStep() {
-  const uint8_t word = b().slots[0][p().slot];
-  const SlotState state = StateOf(word);
-  p().words[0] = word;
-  const bool as_it_is = state == SlotState::kFrz || state == SlotState::kFree ||
-                        (state == SlotState::kIns && Mutated(M::kMergeIgnoresIns)) ||
-                        (state == SlotState::kVal && Mutated(M::kMergeWithoutFreeze));
-  if (!as_it_is) return Go(Step::kMergeFreeze);
-  if (state == SlotState::kFrz || state == SlotState::kVal) {
-    p().values[p().slot] = WithState(word, SlotState::kVal);
-  }
-  MergeNext();
-}
-
-void TableModel::Stepper::MergeFreezeStep() {
-  const uint8_t word = p().words[0];
-  if (StateOf(word) == SlotState::kIns) {
-    if (Cas(0, p().slot, word, kFreeSlot)) return MergeNext();
-  } else if (Cas(0, p().slot, word, WithState(word, SlotState::kFrz))) {
-    p().values[p().slot] = WithState(word, SlotState::kVal);
-    return MergeNext();
-  }
-  p().words[0] = 0;
-  Go(Step::kMergeLook);
-}
-
-void TableModel::Stepper::MergeNext() {
-  p().words[0] = 0;
-  Go(Step::kMergeLook);
-  if (++p().slot < config_.slots) return;
-  p().slot = 0;
-  Go(Step::kPublishMerged);
-}
-
-void TableModel::Stepper::PublishMergedStep() {
-  if (!b().published || Mutated(M::kPublishWithoutCas)) {
-    b().published = 1;
-    std::copy(p().values, p().values + config_.slots, b().slots[1]);
-  }
+void TableModel::Stepper::Finished() {
   if (p().then != 0) return Restart(1);
-  if (Mutated(M::kCloseLate)) b().moved = 3;
   End(true);
 }
 

@@ -161,15 +161,16 @@ RunResult StalledCasOfAnExpelledClient(uint64_t point) {
   return result;
 }
 
-// A splitter dies when the key's slot is frozen in the parent and decided in the child. The key is updated there, and
-// the block that the frozen slot names would be used for a key that stays in the parent, where its writer could not
-// tell that frozen slot from one of its own.
+// A splitter dies when the child is published, and the key's slot in the parent is still frozen. The key is updated in
+// the child, and the block that the frozen slot names would be used for a key that stays in the parent. Once that is
+// deleted, its reader could not tell the frozen slot from one of its own.
 RunResult BlockOfAFrozenSlot(uint64_t point) {
   RunResult result;
   OnStage({.lease_ns = 100 * kMs}, &result, [point](Stage& stage) {
     const uint32_t splitter = stage.AddClient(), updater = stage.AddClient();
     const Twins twins = FindTwins(2);
     (void)stage.Do(updater, OpKind::kInsert, twins.moving);
+    (void)stage.Do(updater, OpKind::kInsert, twins.staying);
     Keys keys(0, 0);
     if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
     const auto parent = stage.Entry(0).subtable();
@@ -189,10 +190,9 @@ RunResult BlockOfAFrozenSlot(uint64_t point) {
     stage.Reopen(updater);
     (void)stage.Do(updater, OpKind::kUpdate, twins.moving);
     stage.Poll(updater, 2'000);  // until what it has retired is free
-    stage.set_tempo(100 * kUs);  // so that an operation has time for more than the takeover of a split
-    (void)stage.Do(updater, OpKind::kInsert, twins.staying);
+    (void)stage.Do(updater, OpKind::kUpdate, twins.staying);
+    (void)stage.Do(updater, OpKind::kDelete, twins.staying);
     (void)stage.Do(updater, OpKind::kGet, twins.staying);
-    stage.set_tempo(5 * kUs);
     return held;
   });
   return result;

@@ -420,6 +420,38 @@ RunResult MergeWhileAReplicaJoins(uint64_t point) {
   return result;
 }
 
+// A client that splits a table has frozen what moves when a memory node joins, and is held until that has read the
+// directory. Then it publishes the child and clears the parent, which the memory node has not looked at yet. It has
+// nothing of the child but what the client writes to it: the table, and not the blocks.
+RunResult SplitWhileAReplicaJoins(uint64_t point) {
+  RunResult result;
+  OnStage({.seed = point + 1, .replicas = 2, .breaks = true, .lease_ns = kLongLeaseNs}, &result, [point](Stage& stage) {
+    const auto [other, splitter] = AddPair(stage);
+    if (!LoseTail(stage, splitter, other)) return false;
+    Keys keys(0, 0);
+    if (!FillUntilSplit(stage, splitter, keys, 0)) return false;
+    stage.Poll(splitter, static_cast<uint32_t>(point));
+    const krcore::NodeId left = stage.memory_nodes().ChainOf(1).front();
+    (void)stage.Join();
+    const auto step = [&stage, other = other, splitter = splitter] {
+      stage.StepKeeper();
+      stage.Poll(other);
+      if (ViewsOf(stage, other).changing()) ViewsOf(stage, splitter).NoteNewer();
+      if (ViewsOf(stage, splitter).changing()) stage.Poll(splitter);
+    };
+    for (uint32_t round = 0; round < 200'000 && stage.keeper().all_tables == 0; ++round) step();
+    const bool held = stage.keeper().all_tables > 0 && stage.Entry(0).splitting() && !stage.Entry(1).present();
+    stage.Finish(splitter);
+    AwaitMember(stage, {other, splitter});
+    stage.Close(splitter);
+    if (stage.keeper().state != kvs::ReplicaState::kMember) return false;
+    stage.KillMemoryNode(left);
+    for (const uint32_t key : keys.given()) (void)stage.Do(other, OpKind::kGet, key);
+    return held;
+  });
+  return result;
+}
+
 }  // namespace
 
 std::vector<Scenario> MirrorScenarios() {
@@ -434,6 +466,7 @@ std::vector<Scenario> MirrorScenarios() {
       {"ChunkOfAWordOfALostHead", {Mutation::kScanOfAnotherView}, 12, ChunkOfAWordOfALostHead},
       {"TableOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, TableOfAWordAtTheHead},
       {"MergeWhileAReplicaJoins", {Mutation::kSweepTrustsSlots}, 32, MergeWhileAReplicaJoins},
+      {"SplitWhileAReplicaJoins", {Mutation::kSweepOnce}, 24, SplitWhileAReplicaJoins},
       {"BlockOfAWordAtTheHead", {Mutation::kSweepIgnoresHead}, 4, BlockOfAWordAtTheHead},
   };
 }

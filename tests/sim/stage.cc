@@ -297,8 +297,7 @@ bool Stage::AnyCandidate(kvs::GlobalAddress table, uint32_t key, kvs::SlotState 
   for (const kvs::CombinedBucket& place : places.place) {
     for (uint32_t s = 0; s < kvs::kCombinedSlots; ++s) {
       const kvs::Slot slot = SlotOf(table, kvs::FirstBucket(place) * kvs::kSlotsPerBucket + s);
-      if (slot.state() != state) continue;
-      if (slot == kvs::Slot::Pend() || slot.fingerprint() == HashOf(key).fingerprint()) return true;
+      if (slot.state() == state && slot.fingerprint() == HashOf(key).fingerprint()) return true;
     }
   }
   return false;

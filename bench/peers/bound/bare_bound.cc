@@ -135,10 +135,8 @@ void BareSession::ReadBuckets(Operation& op) {
   }
   op.planned_count = 0;
   const auto buckets = op.candidates();
-  const kvs::SlotMatches found = kvs::MatchSlots(buckets, op.hash.fingerprint());
   op.headers_fit = kvs::FitOfHeaders(buckets, op.hash.h1).fits;
-  op.pending = found.any_pending;
-  for (uint32_t matches = found.same_fingerprint; matches != 0; matches &= matches - 1) {
+  for (uint32_t matches = kvs::MatchSlots(buckets, op.hash.fingerprint()); matches != 0; matches &= matches - 1) {
     const auto c = static_cast<uint32_t>(std::countr_zero(matches));
     const Slot slot = op.Candidate(c);
     const bool counts = slot.state() == SlotState::kVal || slot.state() == SlotState::kFrz ||
@@ -187,7 +185,7 @@ bool BareSession::Go(Requests& requests, Operation& op) {
 // A key that was not found where nothing moves is absent, if the headers, read again, say so. Otherwise the table is
 // being split, and it is asked for anew.
 bool BareSession::HeadersStillFit(Operation& op) {
-  bool fit = op.headers_fit && op.frz < 0 && !op.pending;
+  bool fit = op.headers_fit && op.frz < 0;
   for (uint32_t b = 0; fit && b < 4; ++b) {
     const uint32_t bucket = kvs::FirstBucket(op.places.place[b / 2]) + b % 2;
     fit = BucketHeader(ReadWord(op.table + kvs::BucketOffset(bucket))).Fits(op.hash.h1);
@@ -254,7 +252,7 @@ bool BareSession::GoOnInsert(Requests& requests, Operation& op) {
     End(requests, op, false);
     return true;
   }
-  if (safe_ && (!op.headers_fit || op.frz >= 0 || op.pending)) {
+  if (safe_ && (!op.headers_fit || op.frz >= 0)) {
     directory_.Forget(op.entry);
     Locate(op);
     return false;

@@ -34,9 +34,9 @@ class BareSession final : public Session {
   uint64_t splits() const { return splits_; }
 
  private:
-  static constexpr size_t kBlockBytes = 256;       // room for a block
-  static constexpr uint32_t kRoundEvery = 2'048;   // requests between two rounds of epochs
-  static constexpr uint32_t kMigratedAtOnce = 96;  // slots, as in the store
+  static constexpr size_t kBlockBytes = 256;      // room for a block
+  static constexpr uint32_t kRoundEvery = 2'048;  // requests between two rounds of epochs
+  static constexpr uint32_t kFrozenAtOnce = 96;   // slots, as in the store
   static constexpr uint32_t kUnsafeLooks = 1'000;
 
   struct Operation {
@@ -49,7 +49,7 @@ class BareSession final : public Session {
     uint64_t block = 0;  // of a write; 0: none yet
     bool written = false;
     // The last scan.
-    bool headers_fit = false, pending = false, torn = false;
+    bool headers_fit = false, torn = false;
     int val = -1, frz = -1, rival = -1;
     uint32_t looks = 0;  // of an unsafe bound, at a key that was not found
     // An insert whose tentative slot is in the table.
@@ -91,7 +91,8 @@ class BareSession final : public Session {
   // bare_split.cc
   void Split(const kvs::TableRef& table);
   void SplitLocked(const kvs::TableRef& table);
-  void MigrateSlots(uint64_t parent, uint64_t child, uint32_t depth, uint32_t first, uint32_t count);
+  void FreezeMoving(uint64_t parent, uint32_t depth);
+  kvs::Slot& ImageSlot(uint32_t slot) { return *reinterpret_cast<kvs::Slot*>(image_.data() + kvs::SlotOffset(slot)); }
 
   uint64_t SlotOffset(const Operation& op, uint32_t candidate) const;
   uint64_t Allocate();

@@ -36,29 +36,33 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   const uint64_t child_word = memory_.DirectoryOffset(child_index);
   const DirectoryEntry absent(ReadWord(child_word));
   ReadWord(parent_word);
-  const uint64_t parent = table.address.offset, child = memory_.TakeTable(&accesses_);
-  kvs::FormatSubtable({memory_.At(child), geometry_.bytes()}, geometry_, BucketHeader(depth + 1, child_index, 0),
-                      Slot::Pend());
-  ++accesses_.writes;
-  const DirectoryEntry migrating = absent.Next({BareMemory::kNode, child}, depth + 1, DirectoryState::kMigrating);
-  CompareSwap(child_word, absent.word(), migrating.word());
-  for (const uint64_t word : {child_word, parent_word, child_word}) ReadWord(word);
-  // [Split 4]
+  const uint64_t parent = table.address.offset;
   Read(image_.data(), parent, image_.size());
   for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
     const BucketHeader header(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::BucketOffset(b)));
     CompareSwap(parent + kvs::BucketOffset(b), header.word(), header.Deeper().word());
   }
+  // [Split 4]
+  Read(image_.data(), parent, image_.size());
+  FreezeMoving(parent, depth);
   // [Split 5]
-  Read(image_.data(), child, image_.size());
-  for (uint32_t s = 0; s < geometry_.slots(); s += kMigratedAtOnce) {
-    MigrateSlots(parent, child, depth, s, std::min(kMigratedAtOnce, geometry_.slots() - s));
+  const uint64_t child = memory_.TakeTable(&accesses_);
+  kvs::FormatSubtable({memory_.At(child), geometry_.bytes()}, geometry_, BucketHeader(depth + 1, child_index, 0),
+                      Slot::Fresh());
+  for (uint32_t s = 0; s < geometry_.slots(); ++s) {
+    const Slot slot = ImageSlot(s);
+    if (slot.state() != SlotState::kFrz) continue;
+    *reinterpret_cast<Slot*>(memory_.At(child + kvs::SlotOffset(s))) = slot.WithState(SlotState::kVal);
   }
+  ++accesses_.writes;
+  const DirectoryEntry migrating = absent.Next({BareMemory::kNode, child}, depth + 1, DirectoryState::kMigrating);
+  CompareSwap(child_word, absent.word(), migrating.word());
+  for (const uint64_t word : {child_word, parent_word, child_word}) ReadWord(word);
   // [Split 6]
   Read(image_.data(), parent, image_.size());
   ReadWord(child_word);
   for (uint32_t s = 0; s < geometry_.slots(); ++s) {
-    const Slot slot(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::SlotOffset(s)));
+    const Slot slot = ImageSlot(s);
     if (slot.state() == SlotState::kFrz) CompareSwap(parent + kvs::SlotOffset(s), slot.word(), Slot::Fresh().word());
   }
   // [Split 7]
@@ -71,34 +75,27 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   directory_.Insert({parent_done.subtable(), table.index, parent_done, directory_.Ticket()});
 }
 
-// Slots [first, first + count): READ them at once, then their blocks' hashes, freeze what moves, decide the child's.
-void BareSession::MigrateSlots(uint64_t parent, uint64_t child, uint32_t depth, uint32_t first, uint32_t count) {
-  std::array<Slot, kMigratedAtOnce> slots, decisions;
-  const uint64_t begin = kvs::SlotOffset(first);
-  Read(image_.data() + begin, parent + begin, kvs::SlotOffset(first + count - 1) + sizeof(uint64_t) - begin);
-  for (uint32_t i = 0; i < count; ++i) {
-    slots[i] = *reinterpret_cast<const Slot*>(image_.data() + kvs::SlotOffset(first + i));
-    if (slots[i].has_block()) __builtin_prefetch(memory_.At(slots[i].block().offset));
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    decisions[i] = Slot::Fresh();
-    const uint64_t at = parent + kvs::SlotOffset(first + i);
-    while (slots[i].has_block()) {
-      kvs::BlockHeader header;
-      Read(&header, slots[i].block().offset, sizeof(header));
-      if ((header.hash >> depth & 1) == 0) break;
-      const bool is_value = slots[i].state() == SlotState::kVal;
-      const Slot settled = is_value ? slots[i].WithState(SlotState::kFrz) : Slot::Fresh();
-      const Slot there(CompareSwap(at, slots[i].word(), settled.word()));
-      if (there == slots[i]) {
-        if (is_value) decisions[i] = slots[i];
-        break;
-      }
-      slots[i] = there;  // it changed after it was read
+// READs the hashes of the blocks that the image names, as many at once as the store does, and freezes what moves.
+void BareSession::FreezeMoving(uint64_t parent, uint32_t depth) {
+  for (uint32_t first = 0; first < geometry_.slots(); first += kFrozenAtOnce) {
+    const uint32_t end = std::min(first + kFrozenAtOnce, geometry_.slots());
+    for (uint32_t s = first; s < end; ++s) {
+      if (ImageSlot(s).has_block()) __builtin_prefetch(memory_.At(ImageSlot(s).block().offset));
     }
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    CompareSwap(child + kvs::SlotOffset(first + i), Slot::Pend().word(), decisions[i].word());
+    for (uint32_t s = first; s < end; ++s) {
+      Slot& slot = ImageSlot(s);
+      while (slot.has_block()) {
+        kvs::BlockHeader header;
+        Read(&header, slot.block().offset, sizeof(header));
+        if ((header.hash >> depth & 1) == 0) break;
+        const bool is_value = slot.state() == SlotState::kVal;
+        const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Fresh();
+        const Slot there(CompareSwap(parent + kvs::SlotOffset(s), slot.word(), settled.word()));
+        const bool won = there == slot;
+        slot = won ? settled : there;
+        if (won) break;  // else it changed after it was read
+      }
+    }
   }
 }
 
