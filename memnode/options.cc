@@ -27,8 +27,8 @@ DEFINE_bool(keep_memory, false, "Keep the memory and its data after a stop, for 
 DEFINE_int64(
     expected_records, 0,
     "How many records the store is to hold, roughly. The store's first memory node begins with a table for so "
-    "many, of 12 to 24 bytes a record, so that loading them costs less. With more of them the table grows. 0: it "
-    "begins small");
+    "many, of 12 to 24 bytes a record, so that loading them costs less. Its empty parts are spread over the memory "
+    "nodes that join. With more records the table grows. 0: it begins small");
 DEFINE_int32(replicas, 0,
              "How many memory nodes are to hold each key, 1 to 3. It is decided by the store's first memory node, and "
              "changed by --set_replicas. With 2 or more, the death of a memory node loses nothing, and others that are "

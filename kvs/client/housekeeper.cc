@@ -93,6 +93,7 @@ class HousekeeperCore final : public Housekeeper {
   uint64_t used_ = 0, free_ = 0, usable_ = 0;  // chunks
   uint64_t mover_ = 0;                         // the mover word
   bool mover_goes_on_ = false;                 // it has changed since the look before
+  size_t members_ = 0;                         // how many memory nodes may hold keys
   bool expiring_ = false;                      // values that expire may be in the store
   // What it knows of the last sweep.
   bool swept_ = false;    // it has swept since the last look
@@ -100,6 +101,7 @@ class HousekeeperCore final : public Housekeeper {
   bool left_ = false;     // it left sparse chunks as they were
   int64_t patience_leases_ = 1;
   uint64_t swept_used_ = 0;
+  size_t swept_members_ = 1;
   // Of the scan for values that have expired.
   uint64_t expiry_cursor_ = 0;
   uint32_t failures_ = 0;      // in a row
@@ -125,9 +127,11 @@ bool HousekeeperCore::Look() {
   mover_ = home->mover;
   expiring_ = home->expiring;
   uint64_t used = 0, free = 0;
+  members_ = 0;
   std::vector<ChunkWord> words;
   for (const MemberView& member : home->members) {
     if (!MayHoldKeys(member.state)) continue;
+    ++members_;
     const auto use = survey_->ReadPool(member.node, deadline, &words);
     if (!use.ok()) return false;
     store_.state().chunk_ages.Saw(member.node, 0, words, home->epoch);
@@ -168,13 +172,19 @@ void HousekeeperCore::AskForDead(const HomeView& home, int64_t now_ns) {
 
 // A sweep is due when enough was taken since the last one (so that the table is scanned seldom compared with what is
 // written), when a client died, or when the last sweep was held up. It is due from time to time when the last one left
-// something, because nothing may show that this can be freed by now. None is due while another client is the mover.
+// something, because nothing may show that this can be freed by now, and when memory nodes have joined. None is due
+// while another client is the mover.
 bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
-  if (std::exchange(swept_, false)) swept_used_ = used_;
+  if (std::exchange(swept_, false)) {
+    swept_used_ = used_;
+    swept_members_ = members_;
+  }
   swept_used_ = std::min(swept_used_, used_);
   if (mover_goes_on_) return false;
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
   if (left_ && now_ns >= try_again_at_ns_) return true;
+  // The empty tables of a store that began with many are to lie at all of its memory nodes.
+  if (store_.shape().initial_depth > 0 && members_ > swept_members_) return true;
   return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
 }
 

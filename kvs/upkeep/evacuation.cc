@@ -375,7 +375,7 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
 
-// kRestart: the directory does not name the table any more.
+// kRestart: the directory does not name the table any more, or a split has to end before its blocks can be moved.
 Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
   const SubtableGeometry& geometry = common_.shape.geometry;
   const GlobalAddress table = entry.subtable();
@@ -400,7 +400,9 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (entry.depth() > least_depth && uint64_t{used} * 100 <= uint64_t{geometry.slots()} * kSparseTablePercent) {
       census->sparse.push_back(index);
     }
+    if (used == 0 && entry.depth() == common_.shape.initial_depth) census->empty[index] = table.node;
   }
+  bool frozen = false;
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     const Slot slot = slots[s];
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
@@ -426,7 +428,10 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
       continue;
     }
     if (!CountReference(block)) continue;
-    if (slot.state() == SlotState::kFrz) continue;  // a split or merge under way: the scan is not valid
+    if (slot.state() == SlotState::kFrz) {  // it goes on to a new table when the split has ended
+      frozen = true;
+      continue;
+    }
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0], Word::kAnyonesSlot);
@@ -437,7 +442,9 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (moved == Step::kUnavailable) co_return moved;  // else the block stays: its slot changed, or there is no room
     found_.no_room |= moved == Step::kFull;
   }
-  co_return Step::kOk;
+  if (!frozen) co_return Step::kOk;
+  under_way_.push_back(index);
+  co_return Step::kRestart;
 }
 
 Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {

@@ -1,6 +1,7 @@
 #include "kvs/upkeep/mover.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvs {
 namespace {
@@ -256,11 +257,36 @@ Task<bool> Mover::MergeSparse(const Census& census) {
   co_return merged;
 }
 
+// Moves empty pairs of subtables to where new ones of their place in the directory would lie, now that there are more
+// memory nodes than at the beginning. True: some were moved.
+Task<bool> Mover::SpreadEmpty(const Census& census) {
+  const std::vector<krcore::NodeId> members = epochs_.home.members();  // which may change meanwhile
+  bool moved = false;
+  if (common_.shape.initial_depth == 0) co_return moved;
+  const uint32_t child_bit = 1u << (common_.shape.initial_depth - 1);
+  for (const auto& [child, at] : census.empty) {
+    const uint32_t parent = child & ~child_bit;
+    const auto sibling = census.empty.find(parent);
+    if (child == parent || sibling == census.empty.end()) continue;
+    const krcore::NodeId place = members[parent % members.size()];
+    if ((at == place && sibling->second == place) || OutOfTime() || table_.workbench.in_background()) continue;
+    const Workbench::InBackground in_background(table_.workbench);
+    op_.epoch = epochs_.home.epoch();
+    uint32_t index = child;
+    const uint64_t replacements = common_.stats.table_replacements;
+    (void)co_await table_.merger.TryMerge(op_, &index, MergeFor::kCopies);
+    if (common_.stats.table_replacements == replacements) continue;
+    report_->tables_moved += 2;
+    moved = true;
+  }
+  co_return moved;
+}
+
 Task<Step> Mover::Run() {
   Step step = co_await Elect();
   if (step != Step::kOk) co_return step;
   step = co_await ClearSlots();
-  bool merged = true;
+  bool merged = true, spread = false;
   uint64_t most_free = 0;
   int unfinished = 0;
   while (step == Step::kOk && !OutOfTime()) {
@@ -274,7 +300,12 @@ Task<Step> Mover::Run() {
     }
     if (merged) {
       merged = co_await MergeSparse(census);
-      if (merged) continue;  // scan again, now that there are fewer subtables
+      // Where there is no room for a table at its place, it gets another one. So this is tried once.
+      if (!std::exchange(spread, true)) {
+        const bool moved = co_await SpreadEmpty(census);
+        merged = merged || moved;
+      }
+      if (merged) continue;  // scan again, now that there are fewer subtables, or other ones
     }
     std::map<Chunk, ChunkWord> chunks;
     const std::vector<krcore::NodeId> nodes = epochs_.home.members();  // which may change meanwhile

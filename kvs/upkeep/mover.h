@@ -76,6 +76,8 @@ class Mover : private Part {
     std::map<Chunk, Blocks> blocks;
     std::map<Chunk, uint64_t> tables;  // subtables
     std::vector<uint32_t> sparse;      // indexes of subtables that may be merged
+    std::map<uint32_t, krcore::NodeId>
+        empty;  // indexes of empty ones that were there at the beginning, and their places
   };
 
   // How many scans may find splits and merges under way. With the time between them they take longer than a client
@@ -137,6 +139,7 @@ class Mover : private Part {
   Task<Step> WaitForReaders();
   Task<void> FinishOthersWork();
   Task<bool> MergeSparse(const Census& census);
+  Task<bool> SpreadEmpty(const Census& census);
   Task<Step> End(const Victim& victim, bool free);
   Task<Step> GiveUp(EvacuationWord evacuation);
   Task<Step> Evacuate();

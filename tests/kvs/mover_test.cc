@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -249,6 +250,36 @@ TEST_F(HousekeeperTest, TriesMoreAndMoreSeldomWhatAStoppedClientPins) {
   EXPECT_LE(housekeeper_->stats().sweeps, 2u + 5u);
   KeepHouseUntil([] { return false; }, 40 * kLeaseNs);
   EXPECT_LE(housekeeper_->stats().sweeps, 2u + 5u + 2u);
+}
+
+// All tables of a store that was told how many records come begin at its home.
+TEST_F(HousekeeperTest, SpreadsEmptyTablesOverMemoryNodesThatHaveJoined) {
+  constexpr uint32_t kTables = 1u << 12;
+  EXPECT_TRUE(store_.NewClient()->Put("key", "value").ok());
+  const uint32_t with_key = HashKey("key").Suffix(12);
+  const kvs::DirectoryEntry its_table = store_.DirectoryEntryOf(with_key);
+  const auto tables_at = [this] {
+    std::map<krcore::NodeId, uint32_t> count;
+    for (uint32_t i = 0; i < kTables; ++i) ++count[store_.DirectoryEntryOf(i).subtable().node];
+    return count;
+  };
+  EXPECT_EQ(tables_at().size(), 1u);
+  store_.AddMemoryNode();
+  store_.AddMemoryNode();
+  housekeeper_ = kvs::Housekeeper::Create(store_.store()).value();
+  EXPECT_TRUE(KeepHouseUntil([&] { return housekeeper_->stats().sweeps > 0 && !housekeeper_->stats().is_client; }));
+  const auto count = tables_at();
+  for (const auto& [node, tables] : count) EXPECT_NEAR(tables, kTables / 3.0, 4) << "memory node " << node;
+  EXPECT_EQ(count.size(), 3u);
+  EXPECT_EQ(store_.DirectoryEntryOf(with_key), its_table) << "it is not empty";
+  kvs::CompactReport report;
+  const auto client = store_.NewClient();
+  EXPECT_TRUE(client->Compact({}, &report).ok());
+  EXPECT_EQ(report.tables_moved, 0u) << "they are where they belong";
+  std::string value;
+  EXPECT_TRUE(client->Get("key", &value).ok());
+  for (int i = 0; i < 4'000; ++i) EXPECT_TRUE(client->Put("key" + std::to_string(i), "value").ok());
+  EXPECT_EQ(client->stats().splits, 0u);
 }
 
 TEST(ChunkAges, AChunkIsYoungerThanAnEpochInWhichItWasFree) {
