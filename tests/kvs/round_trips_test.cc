@@ -1,8 +1,9 @@
-// What operations cost without contention, false fingerprint or split, in counted round trips. Also how full a table
-// gets before it splits.
+// What operations cost without contention, false fingerprint or split, in counted round trips and verbs; what a split
+// costs; and how full a table gets before it splits.
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -134,6 +135,52 @@ TEST_F(RoundTrips, MultiGetOf64KeysTakesTwo) {
   client_->Poll();
   client_->Poll();
   EXPECT_EQ(ended, 64);
+}
+
+// READs, WRITEs and atomics. A scan is two READs, and one of each block that matches; a miss reads four headers again.
+struct Verbs {
+  uint64_t reads, writes, atomics;
+  friend bool operator==(const Verbs&, const Verbs&) = default;
+  friend void PrintTo(const Verbs& verbs, std::ostream* out) {
+    *out << verbs.reads << " READs, " << verbs.writes << " WRITEs, " << verbs.atomics << " atomics";
+  }
+};
+template <typename Body>
+Verbs VerbsOf(kvs::Client& client, Body body) {
+  const kvs::ClientStats before = client.stats();
+  body();
+  const kvs::ClientStats& after = client.stats();
+  return {after.reads - before.reads, after.writes - before.writes, after.atomics - before.atomics};
+}
+
+TEST_F(RoundTrips, AndVerbs) {
+  EXPECT_EQ(VerbsOf(*client_, [&] { ASSERT_TRUE(client_->Insert("a", "1").ok()); }), (Verbs{4, 1, 2}));
+  EXPECT_EQ(VerbsOf(*client_, [&] { ASSERT_TRUE(client_->Update("a", "2").ok()); }), (Verbs{3, 1, 1}));
+  EXPECT_EQ(VerbsOf(*client_, [&] { ASSERT_TRUE(client_->Get("a", &value_).ok()); }), (Verbs{3, 0, 0}));
+  EXPECT_EQ(VerbsOf(*client_, [&] { ASSERT_TRUE(client_->Delete("a").ok()); }), (Verbs{3, 0, 1}));
+  EXPECT_EQ(VerbsOf(*client_, [&] { ASSERT_EQ(client_->Get("a", &value_), StatusCode::kNotFound); }), (Verbs{6, 0, 0}));
+}
+
+// A split READs each block's hash, and CASes each header once and each slot that moves twice: FRZ, and at last FREE.
+TEST_F(RoundTrips, ASplitCasesWhatMovesTwice) {
+  uint64_t splits = 0;
+  Verbs cost{};
+  uint64_t keys = 1;  // "warm too" is the other client's
+  const auto insert = [&](const std::string& key) {
+    cost = VerbsOf(*client_, [&] { ASSERT_TRUE(client_->Insert(key, "v").ok()); });
+    splits = client_->stats().splits;
+  };
+  for (int i = 0; splits == 0; ++i, ++keys) insert("key" + std::to_string(i));
+  const uint64_t moved = client_->stats().slots_migrated;
+  EXPECT_NEAR(static_cast<double>(moved), static_cast<double>(keys) / 2, 150);
+  constexpr uint64_t kHeaders = 128 * kvs::kBucketsPerGroup;
+  // Of the Insert, which begins again, and of the lock, the directory and the memory for the table.
+  constexpr uint64_t kSome = 40;
+  EXPECT_GE(cost.atomics, kHeaders + 2 * moved);
+  EXPECT_LE(cost.atomics, kHeaders + 2 * moved + kSome);
+  EXPECT_GE(cost.reads, keys);
+  EXPECT_LE(cost.reads, keys + kSome + kvs::kCandidates);  // whether a split helps, the blocks of the candidates tell
+  EXPECT_LE(cost.writes, 3u);
 }
 
 TEST_F(RoundTrips, OfMaintenanceAndReportsAreNoOperations) {
