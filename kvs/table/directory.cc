@@ -6,8 +6,8 @@
 namespace kvs {
 namespace {
 
-// How many merges of others a client remembers to look after.
-constexpr size_t kMaxSeenMerges = 8;
+// How many splits and merges of others a client remembers to look after.
+constexpr size_t kMaxUnfinished = 8;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Task<Step> Directory::Resolve(Operation& op, TableRef* table) {
     if (!entry.present()) continue;
     if (entry.merging()) {
       KVS_CO_RETURN_UNLESS_OK(co_await ReadMerge(op.batch, &op.buffers->merge, entry, &op.merge));
-      NoteMerge(index[i]);
+      NoteUnfinished(index[i]);
       const MergeRecord& terms = op.merge.terms;
       // The joined table is published, and only the last step is missing: the table lies further up.
       const bool is_rest = terms.state() == MergeStatus::kJoin && terms.child_index == index[i] && i > 0 &&
@@ -71,15 +71,15 @@ Task<Step> Directory::ReadMerge(Batch& batch, MergeRecord* scratch, DirectoryEnt
   co_return Step::kOk;
 }
 
-void Directory::NoteMerge(uint32_t index) {
-  if (seen_merges_.size() >= kMaxSeenMerges) return;
-  if (std::ranges::find(seen_merges_, index) == seen_merges_.end()) seen_merges_.push_back(index);
+void Directory::NoteUnfinished(uint32_t index) {
+  if (unfinished_.size() >= kMaxUnfinished) return;
+  if (std::ranges::find(unfinished_, index) == unfinished_.end()) unfinished_.push_back(index);
 }
 
-std::optional<uint32_t> Directory::TakeSeenMerge() {
-  if (seen_merges_.empty()) return std::nullopt;
-  const uint32_t index = seen_merges_.back();
-  seen_merges_.pop_back();
+std::optional<uint32_t> Directory::TakeUnfinished() {
+  if (unfinished_.empty()) return std::nullopt;
+  const uint32_t index = unfinished_.back();
+  unfinished_.pop_back();
   return index;
 }
 

@@ -39,14 +39,14 @@ class Directory : private Part {
     return {common_.shape.home, kDirectoryOffset + uint64_t{index} * sizeof(uint64_t)};
   }
 
-  // Notes another client's merge that may have stopped, for upkeep to look at.
-  void NoteMerge(uint32_t index);
+  // Notes another client's split or merge of dir[index] that may have stopped, for upkeep to look at.
+  void NoteUnfinished(uint32_t index);
   // Takes one of those, to look after it.
-  std::optional<uint32_t> TakeSeenMerge();
+  std::optional<uint32_t> TakeUnfinished();
 
  private:
   DirectoryCache& cache_;
-  std::vector<uint32_t> seen_merges_;  // indexes whose entries were MERGING
+  std::vector<uint32_t> unfinished_;  // indexes whose entries were SPLITTING or MERGING
 };
 
 }  // namespace kvs

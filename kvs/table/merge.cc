@@ -130,7 +130,7 @@ Task<Step> Merger::FindSiblings(uint32_t index, Merge* merge) {
   TableRef table;
   KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(batch, words, index, &table));
   const uint32_t depth = table.entry.depth();
-  if (table.entry.merging()) directory_.NoteMerge(index);
+  if (table.entry.merging()) directory_.NoteUnfinished(index);
   if (table.entry.state() != DirectoryState::kNormal || depth == 0) co_return Step::kRestart;
   MergeRecord& terms = merge->terms;
   terms.parent_index = index & ~(1u << (depth - 1));
@@ -156,25 +156,6 @@ Task<Step> Merger::CheckSparse(Merge merge) {
     used += workbench_.ImageSlot(s, kChildImage).has_block() ? 1 : 0;
   }
   co_return used * 100 <= uint64_t{common_.shape.geometry.slots()} * kMaxMergedPercent ? Step::kOk : Step::kRestart;
-}
-
-// ---- in maintenance
-
-void Merger::LookAfterMerges() {
-  if (workbench_.in_background() || epochs_.own_work.closing) return;
-  if (const auto index = directory_.TakeSeenMerge()) workbench_.Background(FinishSeenMerge(*index));
-}
-
-Task<void> Merger::FinishSeenMerge(uint32_t index) {
-  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
-  const OperationLease lease(epochs_.operations, op);
-  TableRef table;
-  const Step read = co_await directory_.ReadEntry(op.batch, &op.buffers->directory[0], index, &table);
-  if (read != Step::kOk || !table.entry.merging()) co_return;
-  const Step known = co_await directory_.ReadMerge(op.batch, &op.buffers->merge, table.entry, &op.merge);
-  if (known != Step::kOk) co_return;
-  const Step finished = co_await HelpMerge(op);
-  if (finished != Step::kOk) directory_.NoteMerge(index);
 }
 
 }  // namespace kvs

@@ -49,9 +49,6 @@ class Merger : private Part {
   // birth of dir[index] is over, and its table is in a merge with its own child. kRestart: it was the end of an earlier
   // merge of the two, which is done now.
   Task<Step> PassMerge(uint32_t index, DirectoryEntry entry);
-  // The client that ran a merge which this client met may be gone, and where only readers go on nobody else finishes
-  // it. Begins to look after one such merge, in the background.
-  void LookAfterMerges();
 
   // ---- beginning one
   // A Delete emptied a slot of `table`.
@@ -66,7 +63,6 @@ class Merger : private Part {
   Task<void> MergeUpwards(uint32_t index);
   Task<Step> FindSiblings(uint32_t index, Merge* merge);
   Task<Step> CheckSparse(Merge merge);
-  Task<void> FinishSeenMerge(uint32_t index);
 
   // ---- merge_steps.cc
   Task<Step> MergeLocked(Operation& op, Merge* merge, SpareTables* spares, GlobalAddress* record);

@@ -86,6 +86,7 @@ Task<Step> Reader::GetDuringSplit(Operation& op) {
     KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &now));
     // If the split had published its child, the directory would name that. So what the scan saw counted until now.
     if (!(now.address == scanned.address) || !now.entry.splitting()) co_return Step::kRestart;
+    directory_.NoteUnfinished(now.index);
   }
   if (frozen >= 0) {
     KVS_CO_RETURN_UNLESS_OK(co_await ReadFrozenValue(op, op.Candidate(static_cast<uint32_t>(frozen))));

@@ -119,12 +119,16 @@ Task<Step> Scanner::ReadTable(Operation& op, Page* page) {
     const auto fitting = DepthOf(image, geometry, op.hash.h1);
     if (Mutated(Mutation::kKeyScanOfOldTable)) co_return Step::kOk;
     if (!fitting) {
-      // The cursor's half of the table moves. Its new table is about to be published, if nobody has stopped.
-      Step split = Step::kOk;
-      if (table.entry.splitting()) split = co_await splitter_.Split(op, table);
-      if (split == Step::kOk) op.again = Again::kAtOnce;
-      // Where pools are mirrored, this also fails if it cannot be told whether a CAS of it was won: look again.
-      co_return split == Step::kUnavailable && !common_.connections.mirrored() ? split : Step::kRestart;
+      // The same as in Get 4: if a split goes on that has not published its child, nothing had left this table.
+      TableRef now;
+      KVS_CO_RETURN_UNLESS_OK(co_await directory_.Resolve(op, &now));
+      if (!(now.address == table.address) || !now.entry.splitting()) {
+        op.again = Again::kAtOnce;
+        co_return Step::kRestart;
+      }
+      directory_.NoteUnfinished(now.index);
+      page->depth = now.entry.depth();
+      co_return Step::kOk;
     }
     page->depth = *fitting;
   }

@@ -14,7 +14,6 @@
 #include "kvs/epochs/epochs.h"
 #include "kvs/layout/subtable.h"
 #include "kvs/table/directory.h"
-#include "kvs/table/splitter.h"
 #include "kvs/table/writer.h"
 #include "kvs/task.h"
 
@@ -22,12 +21,8 @@ namespace kvs {
 
 class Scanner : private Part {
  public:
-  Scanner(Epochs& epochs, Directory& directory, Splitter& splitter, Writer& writer)
-      : Part(epochs.common),
-        operations_(epochs.operations),
-        directory_(directory),
-        splitter_(splitter),
-        writer_(writer) {}
+  Scanner(Epochs& epochs, Directory& directory, Writer& writer)
+      : Part(epochs.common), operations_(epochs.operations), directory_(directory), writer_(writer) {}
 
   Task<Status> Scan(uint64_t* cursor, ScanOptions options, std::vector<ScanRecord>* records);
 
@@ -56,7 +51,6 @@ class Scanner : private Part {
 
   Operations& operations_;
   Directory& directory_;
-  Splitter& splitter_;
   Writer& writer_;
 };
 

@@ -33,31 +33,27 @@ Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint3
 
 Task<Step> Splitter::Split(Operation& op, TableRef table) {
   if (workbench_.busy()) co_return Step::kRestart;
-  // Even without memory, a split whose child is published can be finished.
-  GlobalAddress spare;
-  const Step allocated =
-      co_await epochs_.allocator.AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
-  if (allocated == Step::kUnavailable) co_return allocated;
-  Step step = Step::kRestart;
-  if (!workbench_.busy()) {
-    workbench_.Begin(op.batch);
-    const uint64_t token = workbench_.NewToken();
-    Merge met;
-    step = co_await workbench_.LockTable(table, token, &common_.stats.split_takeovers);
-    if (step == Step::kOk) {
-      step = co_await SplitLocked(table, &spare, &met);
-      const Step unlocked = co_await workbench_.UnlockTable(table, token);
-      if (unlocked != Step::kOk) step = unlocked;
-    }
-    workbench_.End();
-    if (step == Step::kRestart && met.known()) {
-      op.merge = met;
-      step = co_await merger_.HelpMerge(op);
-    }
+  workbench_.Begin(op.batch);
+  const uint64_t token = workbench_.NewToken();
+  Merge met;
+  Step allocated = Step::kOk;
+  Step step = co_await workbench_.LockTable(table, token, &common_.stats.split_takeovers);
+  if (step == Step::kOk) {
+    // Even without memory, a split whose child is published can be finished.
+    GlobalAddress spare;
+    allocated = co_await epochs_.allocator.AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
+    step = co_await SplitLocked(table, &spare, &met);
+    if (spare.valid()) epochs_.memory.Of(op.batch).FreeTable(spare);  // nobody has seen it
+    const Step unlocked = co_await workbench_.UnlockTable(table, token);
+    if (unlocked != Step::kOk) step = unlocked;
   }
-  if (spare.valid()) epochs_.memory.Of(op.batch).FreeTable(spare);  // nobody has seen it
-  if (step == Step::kFull && allocated == Step::kFull) step = epochs_.allocator.SeekRoom(op);
-  co_return step;
+  workbench_.End();
+  if (step == Step::kRestart && met.known()) {
+    op.merge = met;
+    step = co_await merger_.HelpMerge(op);
+  }
+  if (step != Step::kFull || allocated == Step::kOk) co_return step;
+  co_return allocated == Step::kFull ? epochs_.allocator.SeekRoom(op) : allocated;
 }
 
 Task<Step> Splitter::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index) {
@@ -100,8 +96,11 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return Step::kOk;
   }
   if (depth >= kMaxDepth) co_return Step::kFull;
-  if (!parent.entry.splitting()) {  // [Split 2] From now on nothing else happens to this table.
+  moves_.clear();
+  if (!parent.entry.splitting()) {
     if (!spare->valid()) co_return Step::kFull;
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent));
+    // [Split 2] From now on nothing else happens to this table.
     const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
     workbench_.batch().CompareSwap(directory_.EntryAddress(parent.index), parent.entry.word(), splitting.word(), words);
     KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
@@ -113,8 +112,32 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
   co_return co_await FinishSplit(child_index);
 }
 
+// [Split 1] Reads which keys would move. So if a block cannot be read, the table stays as it is, and most of what is
+// read is not waited for later.
+Task<Step> Splitter::ReadHashes(TableRef parent) {
+  Batch& batch = workbench_.batch();
+  std::array<BlockHeader, Workbench::kWindow>& blocks = workbench_.words().blocks;
+  const uint32_t slots = common_.shape.geometry.slots();
+  workbench_.ReadImage(parent, kEarlyImage);
+  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+  moves_.assign(slots, false);
+  std::array<uint32_t, Workbench::kWindow> window;
+  for (uint32_t s = 0; s < slots;) {
+    uint32_t count = 0;
+    for (; s < slots && count < window.size(); ++s) {
+      const Slot slot = workbench_.ImageSlot(s, kEarlyImage);
+      if (!slot.has_block()) continue;
+      batch.Read(slot.block(), &blocks[count], sizeof(BlockHeader));
+      window[count++] = s;
+    }
+    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
+    for (uint32_t i = 0; i < count; ++i) moves_[window[i]] = (blocks[i].hash >> parent.entry.depth() & 1) != 0;
+  }
+  co_return Step::kOk;
+}
+
 // [Split 3 to 5] Makes the child of the split that `parent` shows, if there is none yet. kRestart: that split is
-// finished.
+// finished, or the rest of an earlier merge was in the way, and is not any more.
 Task<Step> Splitter::MakeChild(TableRef parent, uint32_t child_index, GlobalAddress* spare) {
   // The parent is read after the child: if the parent is still in this split, so was the child when it was read. Then
   // an ABSENT child can only become this split's child, and a late CAS of it fails.
@@ -184,6 +207,9 @@ Task<Step> Splitter::FreezeMoving(TableRef parent) {
     return slot.state() != SlotState::kVal && !tentative;
   };
   const auto image_slot = [this](uint32_t slot) -> Slot& { return workbench_.ImageSlot(slot, kParentImage); };
+  const auto is_known = [this, &image_slot](uint32_t slot) {
+    return !moves_.empty() && image_slot(slot) == workbench_.ImageSlot(slot, kEarlyImage);
+  };
   std::array<uint32_t, Workbench::kWindow> todo;
   for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
     uint32_t count = 0;
@@ -191,12 +217,16 @@ Task<Step> Splitter::FreezeMoving(TableRef parent) {
       if (!is_settled(image_slot(s))) todo[count++] = s;
     }
     while (count > 0) {
-      for (uint32_t i = 0; i < count; ++i)
+      for (uint32_t i = 0; i < count; ++i) {
+        if (is_known(todo[i])) continue;
         batch.Read(image_slot(todo[i]).block(), &words.blocks[i], sizeof(BlockHeader));
+      }
       KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
       uint32_t moving = 0;
       for (uint32_t i = 0; i < count; ++i) {
-        if ((words.blocks[i].hash >> parent.entry.depth() & 1) == 0) continue;
+        const bool moves =
+            is_known(todo[i]) ? moves_[todo[i]] : (words.blocks[i].hash >> parent.entry.depth() & 1) != 0;
+        if (!moves) continue;
         const Slot slot = image_slot(todo[i]);
         const Slot now = slot.state() == SlotState::kIns ? common_.NewFree() : slot.WithState(SlotState::kFrz);
         todo[moving] = todo[i];

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kvs/epochs/epochs.h"
 #include "kvs/table/directory.h"
@@ -42,6 +43,7 @@ class Splitter : private Part {
   };
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
   Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);
+  Task<Step> ReadHashes(TableRef parent);
   Task<Step> MakeChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> MoveHeaders(TableRef parent);
   Task<Step> FreezeMoving(TableRef parent);
@@ -54,6 +56,7 @@ class Splitter : private Part {
   Directory& directory_;
   Workbench& workbench_;
   Merger& merger_;
+  std::vector<bool> moves_;  // by slot of the early image: whether its key moves; empty: that was not read
 };
 
 }  // namespace kvs

@@ -29,7 +29,7 @@ struct Table {
         splitter(epochs, directory, workbench, merger),
         writer(epochs, addresses, combiner, directory, finder, workbench, merger, splitter),
         reader(epochs, addresses, combiner, directory, finder, writer),
-        scanner(epochs, directory, splitter, writer) {}
+        scanner(epochs, directory, writer) {}
 
   AddressCache addresses;
   Combiner combiner;

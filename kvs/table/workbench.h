@@ -29,13 +29,14 @@ inline GlobalAddress At(const TableRef& table, uint64_t offset) {
   return {table.address.node, table.address.offset + offset};
 }
 
-// Which of Workbench's images is which table of a merge.
+// Which of Workbench's images is which table of a split or merge.
 inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
+inline constexpr uint32_t kEarlyImage = kChildImage;  // the parent before a split
 
 class Workbench : private Part {
  public:
   static constexpr uint32_t kWindow = 96;  // slots looked at, or words swapped, at once
-  static constexpr uint32_t kImages = 3;   // a merge's two old tables, and the new one
+  static constexpr uint32_t kImages = 3;   // two old tables, and the new one
   struct alignas(64) Registered {
     std::array<uint64_t, kWindow> slots{};
     std::array<uint64_t, kWindow> cas{};
@@ -102,19 +103,19 @@ class Workbench : private Part {
     return std::equal(registered_->cas.begin(), registered_->cas.begin() + count, registered_->slots.begin());
   }
   // A whole subtable.
-  std::span<std::byte> image(uint32_t i = 0) { return {images() + i * image_bytes_, image_bytes_}; }
+  std::span<std::byte> image(uint32_t i) { return {images() + i * image_bytes_, image_bytes_}; }
   // Asks for a table, to be read into an image.
-  void ReadImage(const TableRef& table, uint32_t i = 0) {
+  void ReadImage(const TableRef& table, uint32_t i) {
     batch_.Read(table.address, image(i).data(), static_cast<uint32_t>(image_bytes_));
   }
   // Asks to write the new image to memory for a table.
   void WriteImage(GlobalAddress table) {
     batch_.Write(image(kNewImage).data(), table, static_cast<uint32_t>(image_bytes_));
   }
-  Slot& ImageSlot(uint32_t slot, uint32_t i = 0) {
+  Slot& ImageSlot(uint32_t slot, uint32_t i) {
     return *reinterpret_cast<Slot*>(images() + i * image_bytes_ + SlotOffset(slot));
   }
-  BucketHeader ImageHeader(uint32_t bucket, uint32_t i = 0) const {
+  BucketHeader ImageHeader(uint32_t bucket, uint32_t i) const {
     return *reinterpret_cast<const BucketHeader*>(images() + i * image_bytes_ + BucketOffset(bucket));
   }
 

@@ -175,7 +175,7 @@ Step Writer::LookBehindTentative(PendingWrite& write, Batch& batch) {
   const bool alone = op.scan.planned_count == 0 || Mutated(Mutation::kConfirmWithoutKill);
   const bool fits = FitOfHeaders(op.buffers->candidates(), op.hash.h1).fits || Mutated(Mutation::kInsertWithoutHeaders);
   if (!alone || !fits) return Step::kRestart;
-  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
+  if (op.Candidate(write.candidate) != write.now) return Step::kRestart;  // [Write 6c] a rival or a splitter killed it
   if (Mutated(Mutation::kConfirmByWrite)) return Step::kRestart;
   AskToSwap(write, batch, write.now, write.now.WithState(SlotState::kVal));
   write.phase = PendingWrite::Phase::kConfirm;
@@ -333,7 +333,7 @@ Task<Step> Writer::ConfirmAfterAll(PendingWrite& write, Step scanned) {
       write.result = StatusCode::kExists;
       co_return Step::kOk;
     }
-    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // [Write 6c] a rival or a migrator killed it
+    if (op.Candidate(write.candidate) != own) co_return Step::kRestart;  // [Write 6c] a rival or a splitter killed it
     if (!rival) break;
     // [Write 6e] Rivals with the same key: whoever kills first goes on.
     const uint32_t rivals = op.scan.ins_count;

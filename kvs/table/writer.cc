@@ -215,11 +215,15 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
         const Step left = co_await LeaveTable(op);
         if (fails_to_help(left, "finding the subtable")) break;
         if (left == Step::kFull) {
-          result =
-              Status(StatusCode::kOutOfMemory, "a merge of subtables is to be finished, and there is no room for it");
+          result = Status(StatusCode::kOutOfMemory,
+                          "a split or merge of subtables is to be finished, and there is no room for it");
           break;
         }
-        if (left == Step::kOk) Progressed(op);
+        if (left == Step::kOk) {
+          Progressed(op);
+        } else if (op.attempt > 0) {
+          --op.attempt;  // waiting for a split or merge is no sign of contention
+        }
         continue;
       }
       // [Write 5]

@@ -151,7 +151,7 @@ Task<Step> Mover::MoveTables(bool* all) {
     found_.progress = true;
   }
   *all = true;
-  if (!under_way_.empty()) co_await FinishOthersWork();
+  if (!under_way_.empty()) co_await FinishUnderWay();
   co_return Step::kOk;
 }
 

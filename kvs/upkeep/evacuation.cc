@@ -156,7 +156,7 @@ Task<Step> Mover::Evacuate() {
     if (step != Step::kOk) break;
     if (!valid) {
       ++invalid;
-      co_await FinishOthersWork();
+      co_await FinishUnderWay();
       continue;
     }
     if (common_.connections.view_number() != view && !Mutated(Mutation::kScanOfAnotherView)) {
@@ -173,6 +173,7 @@ Task<Step> Mover::Evacuate() {
       victim.empty = victim.references == 0;  // and it stays empty
       left += victim.empty ? 0 : 1;
     }
+    if (left > 0 && !under_way_.empty()) co_await FinishUnderWay();
   }
   const bool any = std::any_of(victims_.begin(), victims_.end(), [](const Victim& victim) { return victim.empty; });
   if (step == Step::kOk && any) step = co_await WaitForReaders();  // [Empty 4]
@@ -187,19 +188,12 @@ Task<Step> Mover::Evacuate() {
 
 // Finishes splits and merges that the last scan met: the client that ran one may have stopped, and others may find no
 // memory to finish it. Those that go on end by themselves.
-Task<void> Mover::FinishOthersWork() {
+Task<void> Mover::FinishUnderWay() {
   const std::vector<uint32_t> under_way = under_way_;
   for (const uint32_t index : under_way) {
-    TableRef table;
     op_.epoch = epochs_.home.epoch();
-    const Step read = co_await table_.directory.ReadEntry(op_.batch, &op_.buffers->directory[0], index, &table);
-    if (read != Step::kOk) co_return;
-    if (table.entry.merging()) {
-      const Step known = co_await table_.directory.ReadMerge(op_.batch, &op_.buffers->merge, table.entry, &op_.merge);
-      if (known != Step::kOk) co_return;
-      (void)co_await table_.merger.HelpMerge(op_);
-    }
-    if (table.entry.splitting()) (void)co_await table_.splitter.Split(op_, table);
+    const Step finished = co_await FinishOthersWork(table_, op_, index);
+    if (finished == Step::kUnavailable) co_return;
   }
   co_await Wait(kInvalidScanNs);
 }
@@ -375,7 +369,7 @@ Task<Step> Mover::Scan(Census* census, bool* valid) {
   co_return op_.batch.Stale() ? Step::kRestart : Step::kOk;
 }
 
-// kRestart: the directory does not name the table any more, or a split has to end before its blocks can be moved.
+// kRestart: the directory does not name the table any more.
 Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* census) {
   const SubtableGeometry& geometry = common_.shape.geometry;
   const GlobalAddress table = entry.subtable();
@@ -389,11 +383,16 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   CountReference(table);
   std::vector<Slot> slots(geometry.slots()), at_head(geometry.slots());
   uint32_t used = 0;
+  bool any_frozen = false;
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     std::memcpy(&slots[s], image_.memory.get() + SlotOffset(s), sizeof(Slot));
     std::memcpy(&at_head[s], head_image_ + SlotOffset(s), sizeof(Slot));
     used += slots[s].has_block() ? 1 : 0;
+    any_frozen |= slots[s].state() == SlotState::kFrz;
   }
+  // A split has to end before what it has frozen can be moved. If its client has stopped, nobody else may have memory
+  // to finish it.
+  if (any_frozen) under_way_.push_back(index);
   if (census != nullptr) {
     ++census->tables[ChunkOf(table)];
     const uint32_t least_depth = thorough_ ? 0 : common_.shape.initial_depth;
@@ -402,7 +401,6 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     }
     if (used == 0 && entry.depth() == common_.shape.initial_depth) census->empty[index] = table.node;
   }
-  bool frozen = false;
   for (uint32_t s = 0; s < geometry.slots(); ++s) {
     const Slot slot = slots[s];
     const GlobalAddress at{table.node, table.offset + SlotOffset(s)};
@@ -427,11 +425,8 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
       blocks.room += bytes > common_.shape.chunk_bytes / kSmallBlocks ? 2 * bytes : bytes;
       continue;
     }
-    if (!CountReference(block)) continue;
-    if (slot.state() == SlotState::kFrz) {  // it goes on to a new table when the split has ended
-      frozen = true;
-      continue;
-    }
+    if (slot.state() == SlotState::kFrz && Mutated(Mutation::kScanIgnoresFrozen)) continue;
+    if (!CountReference(block) || slot.state() == SlotState::kFrz) continue;
     if (slot.state() == SlotState::kIns) {
       // Every living client has let go of it [Empty 2].
       op_.batch.CompareSwap(at, slot.word(), common_.NewFree().word(), &op_.buffers->cas[0], Word::kAnyonesSlot);
@@ -442,9 +437,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
     if (moved == Step::kUnavailable) co_return moved;  // else the block stays: its slot changed, or there is no room
     found_.no_room |= moved == Step::kFull;
   }
-  if (!frozen) co_return Step::kOk;
-  under_way_.push_back(index);
-  co_return Step::kRestart;
+  co_return Step::kOk;
 }
 
 Task<Step> Mover::ReadLength(GlobalAddress block, uint64_t* bytes) {

@@ -14,6 +14,15 @@ constexpr int64_t kIdleMaintenanceNs = 5'000'000;
 
 }  // namespace
 
+Task<Step> FinishOthersWork(Table& table, Operation& op, uint32_t index) {
+  TableRef found;
+  KVS_CO_RETURN_UNLESS_OK(co_await table.directory.ReadEntry(op.batch, &op.buffers->directory[0], index, &found));
+  if (found.entry.splitting()) co_return co_await table.splitter.Split(op, found);
+  if (!found.entry.merging()) co_return Step::kOk;
+  KVS_CO_RETURN_UNLESS_OK(co_await table.directory.ReadMerge(op.batch, &op.buffers->merge, found.entry, &op.merge));
+  co_return co_await table.merger.HelpMerge(op);
+}
+
 bool Maintenance::BeginIfDue(int64_t now_ns) {
   if (now_ns < epochs_.own_work.maintain_at_ns || running_ > 0 || awaited_ || epochs_.own_work.closing) return false;
   // Together the clients READ at most about a gigabyte a second of the client table.
@@ -37,12 +46,26 @@ Task<void> Maintenance::MaintainNow() {
   --running_;
 }
 
+// The client that ran a split or merge which this client met may be gone, and where only readers go on nobody else
+// finishes it. Begins to look after one, in the background.
+void Maintenance::LookAfterOthers() {
+  if (table_.workbench.in_background() || epochs_.own_work.closing) return;
+  if (const auto index = table_.directory.TakeUnfinished()) table_.workbench.Background(LookAfter(*index));
+}
+
+Task<void> Maintenance::LookAfter(uint32_t index) {
+  Operation& op = co_await epochs_.operations.LeaseOwnOperation();
+  const OperationLease lease(epochs_.operations, op);
+  const Step finished = co_await FinishOthersWork(table_, op, index);
+  if (finished == Step::kRestart || finished == Step::kFull) table_.directory.NoteUnfinished(index);
+}
+
 // One round: reads the epoch and everybody's announcements, stamps what was retired before, frees what is old
 // enough, announces, and advances the epoch if all have seen it.
 Task<void> Maintenance::Maintain() {
   Batch& batch = epochs_.home.batch();
   batch.Renew();
-  table_.merger.LookAfterMerges();
+  LookAfterOthers();
   if (epochs_.memory->has_held()) {
     const Step released = co_await ReleaseHeldBlocks();
     if (released != Step::kOk || batch.Stale()) co_return;

@@ -294,8 +294,8 @@ Task<Step> Mover::Run() {
     bool valid = false;
     step = co_await Scan(&census, &valid);
     if (step != Step::kOk) break;
-    if (!valid && ++unfinished < kInvalidScans / 4) {
-      co_await FinishOthersWork();
+    if ((!valid || !under_way_.empty()) && ++unfinished < kInvalidScans / 4) {
+      co_await FinishUnderWay();
       if (unfinished < 4) continue;
     }
     if (merged) {

@@ -137,7 +137,7 @@ class Mover : private Part {
   Task<Step> ClearSlots();
   Task<Step> Free(const Victim& victim);
   Task<Step> WaitForReaders();
-  Task<void> FinishOthersWork();
+  Task<void> FinishUnderWay();
   Task<bool> MergeSparse(const Census& census);
   Task<bool> SpreadEmpty(const Census& census);
   Task<Step> End(const Victim& victim, bool free);

@@ -22,6 +22,10 @@ namespace kvs {
 // The interval at which a part of upkeep looks whether something has ended.
 inline constexpr int64_t kLookNs = 200'000;
 
+// Finishes another client's split or merge of dir[index], if it goes on and its client has stopped. kRestart: it goes
+// on. kFull: there is no room for that.
+Task<Step> FinishOthersWork(Table& table, Operation& op, uint32_t index);
+
 // Maintenance: the rounds in which a client announces its epoch, frees what is old enough, and finishes what others
 // have left.
 class Maintenance : private Part {
@@ -43,6 +47,8 @@ class Maintenance : private Part {
 
  private:
   Task<void> Maintain();
+  void LookAfterOthers();
+  Task<void> LookAfter(uint32_t index);
   Task<Step> ReleaseHeldBlocks();
 
   Epochs& epochs_;

@@ -151,13 +151,13 @@ class OtherVersion : public Join {
   }
 };
 
-constexpr char kOldHome[] = "the pool of memory node 1 has layout version 3, this program has 6 (";
+constexpr char kOldHome[] = "the pool of memory node 1 has layout version 3, this program has 7 (";
 
 TEST_F(OtherVersion, IsNamedToAClient) {
   const auto open = [this] { return kvs::Store::Open({.fabric = store_.fabric()}).status(); };
   ExpectRefusal(open(), kOldHome);
   Super(1).layout_version = 4;
-  ExpectRefusal(open(), "the pool of memory node 1 has layout version 4, this program has 6 (");
+  ExpectRefusal(open(), "the pool of memory node 1 has layout version 4, this program has 7 (");
   Super(1).layout_version = kvs::kLayoutVersion;
   Super(1).features = 1;
   ExpectRefusal(open(), "the pool of memory node 1 has features that this program does not know");

@@ -290,11 +290,11 @@ TEST(Pool, OfAnotherVersionOrWithUnknownFeaturesIsRefusedByName) {
     return std::string(status.message());
   };
   super.layout_version = 4;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 4, this program has 6 ("));
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 4, this program has 7 ("));
   super.magic = 0x33304c4f4f504b53;  // as in version 3, which kept something else in `features`
   super.layout_version = 3;
   super.features = kDefaultChunkBytes;
-  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 6 ("));
+  EXPECT_THAT(refusal(), testing::StartsWith("the pool of memory node 3 has layout version 3, this program has 7 ("));
   super.magic = kPoolMagic;
   super.layout_version = kLayoutVersion;
   super.features = 1;

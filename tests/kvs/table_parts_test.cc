@@ -28,9 +28,9 @@ TEST_F(TableParts, DirectoryFindsTheTableOfAHash) {
   EXPECT_EQ(table.address, table.entry.subtable());
   EXPECT_GT(stats_.directory_reads, 1u);
   ASSERT_TRUE(epochs_.cache.Lookup(op.hash, &cached));
-  for (int i = 0; i < 2; ++i) directory.NoteMerge(3);
-  EXPECT_EQ(directory.TakeSeenMerge(), 3u);
-  EXPECT_EQ(directory.TakeSeenMerge(), std::nullopt);
+  for (int i = 0; i < 2; ++i) directory.NoteUnfinished(3);
+  EXPECT_EQ(directory.TakeUnfinished(), 3u);
+  EXPECT_EQ(directory.TakeUnfinished(), std::nullopt);
   epochs_.operations.Release(op);
 }
 
@@ -140,6 +140,106 @@ TEST_F(TableParts, SplitterAndMergerUndoEachOther) {
   EXPECT_EQ(PoolWord(table.address), 0u);  // not locked
   EXPECT_FALSE(workbench.busy());
   epochs_.operations.Release(op);
+}
+
+// A block lies at a memory node that has gone. That must not keep the other keys of its table from being written.
+TEST_F(TableParts, ASplitThatCannotReadABlockLeavesTheTableAsItWas) {
+  PutKeys(20);
+  kvs::Directory directory(common_, epochs_.cache);
+  kvs::Workbench workbench(common_, epochs_.registrar, workbench_arena());
+  kvs::Merger merger(epochs_, directory, workbench);
+  kvs::Splitter splitter(epochs_, directory, workbench, merger);
+  Operation& op = TakeOperation("key");
+  kvs::TableRef table;
+  ASSERT_EQ(Run(directory.ReadEntry(op.batch, &op.buffers->directory[0], 1, &table)), Step::kOk);
+  uint32_t s = 0;
+  const auto slot = [&] { return kvs::Slot(PoolWord(kvs::At(table, kvs::SlotOffset(s)))); };
+  while (slot().state() != kvs::SlotState::kVal) ++s;
+  PoolWord(kvs::At(table, kvs::SlotOffset(s))) =
+      kvs::Slot::Make(kvs::SlotState::kVal, slot().fingerprint(), slot().length_units(), {2, slot().block().offset}, 0)
+          .word();
+  store_.StopMemoryNode(2);
+  const kvs::DirectoryEntry before = store_.DirectoryEntryOf(1);
+  EXPECT_EQ(Run(splitter.Split(op, table)), Step::kUnavailable);
+  EXPECT_EQ(store_.DirectoryEntryOf(1), before);
+  for (uint32_t b = 0; b < shape_.geometry.buckets(); ++b) {
+    EXPECT_EQ(kvs::BucketHeader(PoolWord(kvs::At(table, kvs::BucketOffset(b)))).depth(), 1u);
+  }
+  EXPECT_EQ(PoolWord(table.address), 0u);  // not locked
+  epochs_.operations.Release(op);
+}
+
+// A client has died in a split of dir[1]: the headers have moved, what moves is frozen, and there is no child.
+class AbandonedSplit : public TableParts {
+ protected:
+  void SetUp() override {
+    TableParts::SetUp();
+    PutKeys(20);
+    const kvs::DirectoryEntry entry = store_.DirectoryEntryOf(1);
+    const kvs::TableRef table{entry.subtable()};
+    PoolWord({1, kvs::kDirectoryOffset + sizeof(uint64_t)}) = entry.Next(1, kvs::DirectoryState::kSplitting).word();
+    for (uint32_t b = 0; b < shape_.geometry.buckets(); ++b) {
+      uint64_t& header = PoolWord(kvs::At(table, kvs::BucketOffset(b)));
+      header = kvs::BucketHeader(header).Deeper().word();
+    }
+    for (uint32_t i = 0; i < keys_; ++i) {
+      if (HashKey(Key(i)).Suffix(2) == 3) moving_ = Key(i);
+    }
+    uint32_t frozen = 0;
+    for (uint32_t s = 0; s < shape_.geometry.slots(); ++s) {
+      uint64_t& word = PoolWord(kvs::At(table, kvs::SlotOffset(s)));
+      const kvs::Slot slot(word);
+      if (slot.state() != kvs::SlotState::kVal) continue;
+      const auto* const block = reinterpret_cast<const kvs::BlockHeader*>(&PoolWord(slot.block()));
+      if ((block->hash & 2) == 0) continue;
+      word = slot.WithState(kvs::SlotState::kFrz).word();
+      ++frozen;
+    }
+    ASSERT_GT(frozen, 1u);
+  }
+  bool IsFinished() const {
+    return store_.DirectoryEntryOf(1).state() == kvs::DirectoryState::kNormal &&
+           store_.DirectoryEntryOf(1).depth() == 2 &&
+           store_.DirectoryEntryOf(3).state() == kvs::DirectoryState::kNormal;
+  }
+
+  std::string moving_;
+};
+
+TEST_F(AbandonedSplit, IsFinishedByAWriterThatNeedsIt) {
+  EXPECT_TRUE(other_->Update(moving_, "new").ok());
+  EXPECT_TRUE(IsFinished());
+}
+
+TEST_F(AbandonedSplit, IsFinishedThoughThereAreOnlyReaders) {
+  std::string value;
+  EXPECT_TRUE(other_->Get(moving_, &value).ok());  // from the table that splits
+  EXPECT_FALSE(IsFinished());
+  for (int i = 0; i < 1'000 && !IsFinished(); ++i) {
+    clock_.Advance(600'000);
+    other_->Poll();
+  }
+  EXPECT_TRUE(IsFinished());
+  CheckKeys();
+}
+
+TEST_F(AbandonedSplit, IsFinishedByTheMover) {
+  kvs::CompactReport report;
+  EXPECT_TRUE(other_->Compact({}, &report).ok());
+  EXPECT_EQ(other_->stats().splits, 1u);  // and then it has joined the two again, which have few keys
+  CheckKeys();
+}
+
+TEST_F(AbandonedSplit, DoesNotHoldUpAScanOverKeys) {
+  uint64_t cursor = 0;
+  uint32_t found = 0;
+  std::vector<kvs::ScanRecord> records;
+  do {
+    ASSERT_TRUE(other_->Scan(&cursor, &records).ok());
+    found += static_cast<uint32_t>(records.size());
+  } while (cursor != 0);
+  EXPECT_EQ(found, keys_);
+  EXPECT_EQ(other_->stats().split_takeovers + other_->stats().splits, 0u);
 }
 
 TEST_F(TableParts, ReaderFindsWhatWriterWrote) {

@@ -29,6 +29,7 @@ const char* Name(DirectoryMutation mutation) {
       "keep-merged-child",
       "insert-without-headers",
       "publish-on-late-word",
+      "finish-of-another-split",
       "finish-without-first-look",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(DirectoryMutation::kCount));

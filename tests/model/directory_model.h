@@ -40,6 +40,7 @@ enum class DirectoryMutation : uint8_t {
   kKeepMergedChild,         // a dir[c] whose merge is published is taken for a table (liveness)
   kInsertWithoutHeaders,    // [Write 6b] is left out
   kPublishOnLateWord,       // split 5 expects what dir[c] has when the image is made, not what it had before
+  kFinishOfAnotherSplit,    // it takes a MIGRATING child seen only once for that of the split it has seen before
   kFinishWithoutFirstLook,  // a process that finishes a split takes a MERGING seen only once for an old one
   kCount,
 };

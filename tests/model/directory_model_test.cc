@@ -46,6 +46,7 @@ INSTANTIATE_TEST_SUITE_P(Split, DirectoryModelNeeds,
                                          Needed{"split-without-reread", "directory S0M0S0 S0"},
                                          Needed{"publish-on-late-word", "directory S0M0 S0"},
                                          Needed{"finish-without-first-look", "directory S0M0 S0"},
+                                         Needed{"finish-of-another-split", "directory --key0 0 --key1 -1 S0M0S0 S0 G0"},
                                          Needed{"any-merging-is-old", "directory --hash1 3 S0 S0 S1M1"},
                                          Needed{"clear-without-reread", "directory --hash1 2 S0 S0S0"}),
                          NeededName());

@@ -90,7 +90,7 @@ void DirectoryModel::Stepper::FinishRereadChildStep() {
   const bool same = child.word() == p().entries[0];
   p().entries[0] = 0;
   if (child.Is(EntryState::kMerging)) return MetMerging(same || Mutated(M::kFinishWithoutFirstLook));
-  if (!child.present() || !same) return Go(Step::kSplitReadParent);
+  if (!child.present() || (!same && !Mutated(M::kFinishOfAnotherSplit))) return Go(Step::kSplitReadParent);
   if (!child.Is(EntryState::kMigrating)) return Go(Step::kParentDone);  // the split is done; N may be splitting by now
   p().parent_table = Entry(p().parent_word).target();
   p().cursor = 0;

@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Needed{"keep-free-list", "sweep --insert"},
                     Needed{"slots-before-epoch", "sweep --insert --read --epochs 3"},
                     Needed{"keep-own-block", "sweep --insert"}, Needed{"take-over-unregistered", "sweep --late"},
-                    Needed{"take-over-unchecked", "sweep --late"}),
+                    Needed{"take-over-unchecked", "sweep --late"},
+                    Needed{"scan-ignores-frozen", "sweep --split --read"}),
     NeededName());
 INSTANTIATE_TEST_SUITE_P(Cache, MemoryModelNeeds,
                          testing::Values(Needed{"unordered", "cache"}, Needed{"trust-without-slot", "cache"},

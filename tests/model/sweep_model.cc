@@ -16,14 +16,15 @@ bool InX(uint8_t block) { return block == kLive || block == kSpare; }
 bool NamesX(uint8_t slot) { return HasBlock(slot) && InX(BlockOf(slot)); }
 
 constexpr uint8_t kDead = 99;
-constexpr uint8_t kSplitting = 1, kSplit = 2;  // states of the directory word; 0 at first
+constexpr uint8_t kSplitting = 1, kPublished = 2, kSplit = 3;  // states of the directory words; 0 at first
 
 }  // namespace
 
 const char* Name(SweepMutation mutation) {
   static const char* const kNames[] = {
-      "scan-at-once",       "scan-ignores-directory", "free-at-once",           "scan-ignores-ins",    "keep-free-list",
-      "slots-before-epoch", "keep-own-block",         "take-over-unregistered", "take-over-unchecked",
+      "scan-at-once",        "scan-ignores-directory", "free-at-once",   "scan-ignores-ins",
+      "keep-free-list",      "slots-before-epoch",     "keep-own-block", "take-over-unregistered",
+      "take-over-unchecked", "scan-ignores-frozen",
   };
   static_assert(std::size(kNames) == static_cast<size_t>(M::kCount));
   return kNames[static_cast<size_t>(mutation)];
@@ -73,7 +74,8 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
         if ((next.mover_scanned >> i & 1) != 0) continue;
         State scanned = next;
         uint8_t& slot = scanned.slots[i];
-        if (NamesX(slot)) {
+        const bool ignores_frozen = StateOf(slot) == SlotState::kFrz && Mutated(M::kScanIgnoresFrozen);
+        if (NamesX(slot) && !ignores_frozen) {
           const SlotState state = StateOf(slot);
           if (state != SlotState::kIns || !Mutated(M::kScanIgnoresIns)) scanned.mover_found = 1;
           if (state == SlotState::kVal) slot = MakeSlot(SlotState::kVal, kElsewhere);
@@ -85,7 +87,8 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
       }
       return;
     case 5: {
-      const bool still = next.directory == next.mover_directory && next.directory != kSplitting;
+      // References move only once the child is published.
+      const bool still = next.directory == next.mover_directory && next.directory != kPublished;
       const bool valid = (still || Mutated(M::kScanIgnoresDirectory)) && !next.mover_found;
       next.mover = valid ? 6 : 3;
       next.mover_directory = next.mover_found = next.mover_scanned = 0;
@@ -120,7 +123,10 @@ void SweepModel::Splitter(const State& before, const Emit& emit) const {
       }
       s = WithState(s, SlotState::kFrz);
       break;
-    case 3: n = WithState(next.splitter_word, SlotState::kVal); break;  // the child is not looked at before
+    case 3:
+      n = WithState(next.splitter_word, SlotState::kVal);
+      next.directory = kPublished;
+      break;
     case 4: s = kFreeSlot; break;
     case 5:
       next.directory = kSplit;

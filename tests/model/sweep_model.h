@@ -26,6 +26,7 @@ enum class SweepMutation : uint8_t {
   kKeepOwnBlock,          // an operation that begins again keeps its own block of X
   kTakeOverUnregistered,  // a kept memory state is checked before the client has registered
   kTakeOverUnchecked,     // it is not checked at all
+  kScanIgnoresFrozen,     // what a split has frozen is no reference
   kCount,
 };
 const char* Name(SweepMutation mutation);

@@ -383,6 +383,41 @@ RunResult SplitBehindTheScan(uint64_t point) {
   return result;
 }
 
+// The root splits while the mover is about to scan it, and is held when it has frozen what is in the chunk. The scan
+// goes on. The new table, which names the chunk, is published behind it.
+RunResult FrozenBlocksOfAnEmptiedChunk(uint64_t point) {
+  RunResult result;
+  OnStage({}, &result, [point](Stage& stage) {
+    const uint32_t writer = stage.AddClient(), mover = stage.AddClient(), splitter = stage.AddClient();
+    Keys moving(1, 1), others(0, 0);
+    others.Skip(100);
+    for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
+    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(splitter, OpKind::kInsert, others.Next());
+    (void)stage.Do(splitter, OpKind::kGet, others.given().front());
+    if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
+    stage.Poll(mover, static_cast<uint32_t>(point));
+    stage.Stall(mover, 20 * kMs);
+    stage.Poll(mover);
+    if (!FillUntilSplit(stage, splitter, others, 0)) return false;
+    const kvs::GlobalAddress root = stage.Entry(0).subtable();
+    const auto frozen = [&] {
+      return std::ranges::all_of(moving.given(),
+                                 [&](uint32_t key) { return stage.AnyCandidate(root, key, SlotState::kFrz); });
+    };
+    if (!stage.PollUntil(splitter, frozen)) return false;
+    const bool held = !stage.Idle(mover) && !stage.Entry(1).present();
+    for (uint32_t i = 0; i < 4; ++i) {  // it looks again, but not for so long that it takes the split over
+      stage.Wait(10 * kMs);
+      stage.Poll(mover, 60);
+    }
+    stage.Finish(splitter);
+    FinishCompaction(stage, mover, {writer, mover, splitter});
+    for (const uint32_t key : moving.given()) (void)stage.Do(writer, OpKind::kGet, key);
+    return held;
+  });
+  return result;
+}
+
 // A writer is about to take a chunk of a memory node, and what it has just posted is late. Meanwhile that node, which
 // holds nothing, is drained.
 RunResult ChunkTakenAtADrainedNode(uint64_t point) {
@@ -423,6 +458,7 @@ std::vector<Scenario> MemoryScenarios() {
       {"ChunkThatTwoFill", {Mutation::kSpanFromTheStart}, 4, ChunkThatTwoFill},
       {"ReaderOfAnEmptiedChunk", {Mutation::kNoSecondGrace}, 10, ReaderOfAnEmptiedChunk},
       {"SplitBehindTheScan", {Mutation::kScanUnchecked}, 6, SplitBehindTheScan},
+      {"FrozenBlocksOfAnEmptiedChunk", {Mutation::kScanIgnoresFrozen}, 12, FrozenBlocksOfAnEmptiedChunk},
       {"ChunkTakenAtADrainedNode", {Mutation::kDrainUnannounced}, 8, ChunkTakenAtADrainedNode},
   };
 }

@@ -303,10 +303,13 @@ void Simulation::Close(ClientState& state) {
 
 void Simulation::Ambush(ClientState& state) {
   const kvs::ClientStats& stats = state.client->stats();
-  const bool in_split = stats.slots_migrated >= state.slots_migrated + 20 && stats.splits == state.splits;
-  state.slots_migrated = stats.slots_migrated;
+  if (stats.splits != state.splits || stats.slots_migrated < state.slots_migrated) {
+    state.slots_migrated = stats.slots_migrated;
+  }
   state.splits = stats.splits;
-  if (!in_split || ambushes_.empty()) return;
+  // At some moment from when values are frozen until they are cleared.
+  const bool in_split = stats.slots_migrated >= state.slots_migrated + 10;
+  if (!in_split || ambushes_.empty() || !Chance(0.2)) return;
   const int64_t duration_ns = ambushes_.back();
   ambushes_.pop_back();
   Trace("client %u is paused in a split", state.number);

@@ -89,15 +89,16 @@ struct ClientState {
   double speed = 1;
   bool leaving = false;
   int64_t paused_until_ns = 0;
-  uint32_t entry = 0;                                   // its place in the store's table of clients
-  uint64_t slots_migrated = 0, splits = 0, fenced = 0;  // as of its last poll
-  std::vector<int64_t> expelled_ns;                     // start times of the polls at which it found itself expelled
-  int64_t rests_until_ns = 0;                           // what it begins before then fails anyway
-  uint64_t heartbeats = 0;                              // as of its last poll
-  int64_t heartbeat_ns = 0;                             // when that was seen to grow
-  int64_t posted_after_ns = 0;                          // when the one before that was seen
-  int64_t lapsed_ns = -1;                               // when its lease was last over, or nearly
-  KeyScan scan;                                         // it takes some steps of it now and then
+  uint32_t entry = 0;                // its place in the store's table of clients
+  uint64_t slots_migrated = 0;       // when its last split ended
+  uint64_t splits = 0, fenced = 0;   // as of its last poll
+  std::vector<int64_t> expelled_ns;  // start times of the polls at which it found itself expelled
+  int64_t rests_until_ns = 0;        // what it begins before then fails anyway
+  uint64_t heartbeats = 0;           // as of its last poll
+  int64_t heartbeat_ns = 0;          // when that was seen to grow
+  int64_t posted_after_ns = 0;       // when the one before that was seen
+  int64_t lapsed_ns = -1;            // when its lease was last over, or nearly
+  KeyScan scan;                      // it takes some steps of it now and then
 
   bool alive() const { return client != nullptr && !process->dead; }
 };
@@ -143,7 +144,7 @@ class Simulation {
   // Starts a new client, in an existing process or in a new one.
   void Arrive();
   void Close(ClientState& state);
-  // If an ambush is due, pauses a client that has just decided the slots of a split and has the rest still to do.
+  // If an ambush is due, pauses a client that has frozen values for a split which it has not ended.
   void Ambush(ClientState& state);
   bool CheckDeath(Process& process);
   void Died(Process& process);

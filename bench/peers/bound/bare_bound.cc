@@ -296,7 +296,7 @@ bool BareSession::Confirm(Requests& requests, Operation& op) {
     return false;
   }
   const Slot own(std::exchange(op.own, 0));
-  if (op.Candidate(op.own_candidate) != own) return false;  // killed by a migrator
+  if (op.Candidate(op.own_candidate) != own) return false;  // killed by a splitter
   if (CompareSwap(SlotOffset(op, op.own_candidate), own.word(), own.WithState(SlotState::kVal).word()) != own.word()) {
     return false;
   }
