@@ -167,7 +167,7 @@ struct CompactReport {
   uint64_t blocks_moved = 0, bytes_moved = 0;
   uint64_t tables_merged = 0;
   uint64_t tables_moved = 0;  // empty ones of a store that began with many, to memory nodes that have joined since
-  uint64_t scans = 0;  // scans of the whole table
+  uint64_t scans = 0;         // scans of the whole table
 };
 
 struct DrainOptions {
