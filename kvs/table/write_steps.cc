@@ -142,6 +142,8 @@ Step Writer::Decide(PendingWrite& write, Batch& batch) {
       return Publish(write, batch);
     case Modification::Action::kSet: break;
   }
+  // The memory may be that of a pool which is younger than what the batch began with.
+  if (batch.Outlived()) return Step::kRestart;
   write.value = wanted.value;
   write.expires_at_ms = wanted.expires_at_ms;
   if (MustSayExpiring(write)) return Step::kRestart;
