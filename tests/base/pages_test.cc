@@ -88,15 +88,19 @@ TEST(Collapse, MovesTheWholeHugePagesOfMemoryThatBeginsAnywhere) {
   // Five huge pages long, of which four are whole, for it begins 4 KiB behind the beginning of one.
   const std::span<std::byte> memory = pages->bytes().subspan(kHugePageBytes + 4096, 5 * kHugePageBytes);
   for (size_t at = 0; at < memory.size(); at += 4096) memory[at] = std::byte{7};
-  ASSERT_EQ(madvise(pages->bytes().data(), pages->bytes().size(), MADV_HUGEPAGE), 0);
   ASSERT_EQ(HugeKiBAt(memory.data()), 0u);
+  ASSERT_EQ(madvise(pages->bytes().data(), pages->bytes().size(), MADV_HUGEPAGE), 0);
   std::byte* const last = pages->bytes().data() + 7 * kHugePageBytes;
   *last = std::byte{1};
   if (madvise(last, kHugePageBytes, MADV_COLLAPSE) != 0)
     GTEST_SKIP() << "this machine has no huge page to give: " << std::strerror(errno);
-  const Status status = CollapseToHugePages(memory, 0, memory.size());
-  ASSERT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(HugeKiBAt(memory.data()), 5 * kHugePageBytes / 1024);  // with the last one
+  // With the last one. The kernel may move those around them by itself (khugepaged), and leave one for the next time.
+  constexpr uint64_t kLeast = 5 * kHugePageBytes / 1024;
+  for (int tries = 0; tries < 100 && HugeKiBAt(memory.data()) < kLeast; ++tries) {
+    const Status status = CollapseToHugePages(memory, 0, memory.size());
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
+  EXPECT_GE(HugeKiBAt(memory.data()), kLeast);
   for (size_t at = 0; at < memory.size(); at += 4096) ASSERT_EQ(memory[at], std::byte{7});
   EXPECT_EQ(CollapseToHugePages(memory, 1, memory.size()), StatusCode::kInvalidArgument);
 }
