@@ -166,6 +166,12 @@ Status ClientCore::Begin() {
   return Status::Ok();
 }
 
+bool ClientCore::MayEnd() {
+  if (!store_.ViewPending()) return true;
+  if (!views_->changing()) views_->NoteNewer();
+  return false;
+}
+
 ClientCore::~ClientCore() {
   epochs_.own_work.closing = true;
   for (uint32_t idle = 0; HasOwnWork();) PollOrIdle(&idle);

@@ -46,6 +46,10 @@ class ClientCore final : public Client {
   void SawUnchanged(uint32_t index, const ClientEntry& entry, int64_t since_ns) {
     epochs_.observer.SawUnchanged(index, entry, since_ns);
   }
+  // False: to end this client now would block until the view that is pending is active, which another client of this
+  // thread may have to acknowledge. The client goes on with that view when it is polled: perhaps nobody else knows of
+  // it.
+  bool MayEnd();
   ~ClientCore() override;
   // A round of the caretaker's: polls the client if it is idle, until that has nothing more to do now or this takes
   // long. `goes_on`: the last round left something under way, and nobody has called the client since. Returns whether

@@ -184,8 +184,9 @@ bool HousekeeperCore::SweepIsDue(int64_t now_ns) {
   const uint64_t slack = std::max<uint64_t>(std::min(free_ / kSlackPart, usable_ / kMostSlackPart), 1);
   if (left_ && now_ns >= try_again_at_ns_) return true;
   // The empty tables of a store that began with many are to lie at all of its memory nodes.
-  if (store_.shape().initial_depth > 0 && members_ > swept_members_) return true;
-  return (pending_ || dead_ > 0 || used_ >= swept_used_ + slack) && (scarce() || now_ns >= rest_until_ns_);
+  const bool spreads = store_.shape().initial_depth > 0 && members_ > swept_members_;
+  const bool wanted = pending_ || dead_ > 0 || spreads || used_ >= swept_used_ + slack;
+  return wanted && (scarce() || now_ns >= rest_until_ns_);
 }
 
 Task<void> Compact(Client& client, CompactOptions options, CompactReport* report, Status* status) {
@@ -229,9 +230,7 @@ int64_t HousekeeperCore::Sweep() {
   // The client finds the dead by itself, in a moment.
   const bool all_found = !sweeps_ || stats.dead_clients_found >= dead_ || now_ns - begun_ns_ > look_every_ns();
   if (client_->spawned() > 0 || !all_found) return progress ? 0 : kPollNs;
-  // To end the client would block until the view is active, which another client of this thread may have to
-  // acknowledge.
-  if (store_.ViewPending()) return kPollNs;
+  if (!client_->MayEnd()) return kPollNs;
   stats_.chunks_freed += stats.chunks_freed;
   stats_.expired += stats.expired;
   if (sweeps_) {

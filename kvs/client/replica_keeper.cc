@@ -225,9 +225,7 @@ int64_t ReplicaKeeperCore::GoOnWithTask() {
   stats_.tables = report_.tables;
   stats_.all_tables = report_.all_tables;
   if (!task_->done()) return completions > 0 ? 0 : kReplicaPollNs;
-  // To end the client would block until the view is active, which another client of this thread may have to
-  // acknowledge.
-  if (store_.ViewPending()) return kReplicaPollNs;
+  if (!client_->MayEnd()) return kReplicaPollNs;
   const Status done = task_->Take();
   task_.reset();
   client_.reset();

@@ -1,6 +1,5 @@
 // The steps of a merge (docs/protocol.md, "Merge"), and the table that two frozen ones become.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -198,68 +197,27 @@ Task<Step> Merger::CloseTable(TableRef table, uint32_t image) {
 }
 
 Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
-  Batch& batch = workbench_.batch();
-  for (bool all_closed = false; !all_closed;) {
-    workbench_.ReadImage(table, image);
-    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-    all_closed = true;
-    const uint32_t buckets = common_.shape.geometry.buckets();
-    for (uint32_t b = 0; b < buckets;) {
-      const auto closed_header = [&](uint32_t bucket) -> std::optional<Workbench::Swap> {
-        const BucketHeader header = workbench_.ImageHeader(bucket, image);
-        if (header.closed()) return {};
-        return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
-      };
-      const uint32_t count = workbench_.AskToSwap(table, &b, buckets, closed_header);
-      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-      all_closed &= workbench_.AllSwapped(count);
-    }
-  }
-  co_return Step::kOk;
+  const auto closed_header = [this, image](uint32_t bucket) -> std::optional<Workbench::Swap> {
+    const BucketHeader header = workbench_.ImageHeader(bucket, image);
+    if (header.closed()) return {};
+    return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
+  };
+  return workbench_.SwapAll(table, image, common_.shape.geometry.buckets(), closed_header, Word::kAnyones);
 }
 
-// Reads the table after it was closed. Slots that were VAL or INS then become FRZ or FREE.
+// After the table was closed. Slots that are VAL or INS become FRZ or FREE.
 Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
-  Batch& batch = workbench_.batch();
-  workbench_.ReadImage(table, image);
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  const auto is_settled = [](Slot slot) {
-    switch (slot.state()) {
-      case SlotState::kVal: return Mutated(Mutation::kMergeWithoutFreeze);
-      case SlotState::kIns: return Mutated(Mutation::kMergeIgnoresIns);
-      default: return true;
-    }
+  const auto settled = [this, image](uint32_t s) -> std::optional<Workbench::Swap> {
+    const Slot slot = workbench_.ImageSlot(s, image);
+    const bool is_value = slot.state() == SlotState::kVal;
+    if (!is_value && slot.state() != SlotState::kIns) return {};
+    if (Mutated(is_value ? Mutation::kMergeWithoutFreeze : Mutation::kMergeIgnoresIns)) return {};
+    const Slot now = is_value ? slot.WithState(SlotState::kFrz) : common_.NewFree();
+    return Workbench::Swap{SlotOffset(s), slot.word(), now.word()};
   };
-  std::array<uint32_t, Workbench::kWindow> todo;
-  for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
-    uint32_t count = 0;
-    for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
-      if (!is_settled(workbench_.ImageSlot(s, image))) todo[count++] = s;
-    }
-    while (count > 0) {
-      for (uint32_t i = 0; i < count; ++i) {
-        const Slot slot = workbench_.ImageSlot(todo[i], image);
-        const Slot now = slot.state() == SlotState::kIns ? common_.NewFree() : slot.WithState(SlotState::kFrz);
-        workbench_.words().slots[i] = now.word();
-        batch.CompareSwap(At(table, SlotOffset(todo[i])), slot.word(), now.word(), &workbench_.words().cas[i],
-                          Word::kAnyonesSlot);
-      }
-      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-      // A lost CAS: the slot changed after it was read. Look again.
-      uint32_t left = 0;
-      for (uint32_t i = 0; i < count; ++i) {
-        Slot& slot = workbench_.ImageSlot(todo[i], image);
-        const Slot old(workbench_.words().cas[i]);
-        const bool won = old == slot;
-        slot = won ? Slot(workbench_.words().slots[i]) : old;
-        if (is_settled(slot)) continue;
-        ++common_.stats.cas_failures;
-        todo[left++] = todo[i];
-      }
-      count = left;
-    }
-  }
-  for (uint32_t s = 0; s < common_.shape.geometry.slots() && Mutated(Mutation::kMergeWithoutFreeze); ++s) {
+  const uint32_t slots = common_.shape.geometry.slots();
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.SwapAll(table, image, slots, settled, Word::kAnyonesSlot));
+  for (uint32_t s = 0; s < slots && Mutated(Mutation::kMergeWithoutFreeze); ++s) {
     Slot& slot = workbench_.ImageSlot(s, image);
     if (slot.state() == SlotState::kVal) slot = slot.WithState(SlotState::kFrz);
   }

@@ -1,6 +1,8 @@
 #include "kvs/table/splitter.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -12,20 +14,20 @@ namespace kvs {
 // Reads dir[child], then dir[parent], then dir[child] again. kOk: the parent is splitting into this child: the
 // directory named the child both before and after it showed the parent splitting. A child is MIGRATING only while its
 // parent is splitting, so the two belong together. Without the first look, the parent's split could be that of another
-// child, born later in its place. kRestart: no such split is going on, or the directory changed; `migration` has what
+// child, born later in its place. kRestart: no such split is going on, or the directory changed; `halves` has what
 // was read last.
-Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration) {
+Task<Step> Splitter::ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Halves* halves) {
   const uint32_t parent_index = ParentIndex(child_index);
   const uint64_t ticket = cache_.Ticket();
   KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadWords(batch, words.data(), child_index, parent_index, child_index));
   const DirectoryEntry parent(words[1]), child(words[2]);
-  migration->depth = BirthDepth(child_index) - 1;
-  migration->parent = {parent.subtable(), parent_index, parent, ticket};
-  migration->child = {child.subtable(), child_index, child, ticket};
-  const bool splitting = parent.splitting() && parent.depth() == migration->depth;
+  halves->depth = BirthDepth(child_index) - 1;
+  halves->parent = {parent.subtable(), parent_index, parent, ticket};
+  halves->child = {child.subtable(), child_index, child, ticket};
+  const bool splitting = parent.splitting() && parent.depth() == halves->depth;
   if (!splitting || !child.has_subtable() || words[0] != words[2]) co_return Step::kRestart;
-  if (!common_.connections.Reach(migration->parent.address.node) ||
-      !common_.connections.Reach(migration->child.address.node)) {
+  if (!common_.connections.Reach(halves->parent.address.node) ||
+      !common_.connections.Reach(halves->child.address.node)) {
     co_return Step::kUnavailable;
   }
   co_return Step::kOk;
@@ -59,15 +61,15 @@ Task<Step> Splitter::Split(Operation& op, TableRef table) {
 Task<Step> Splitter::FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index) {
   if (workbench_.busy()) co_return Step::kRestart;
   workbench_.Begin(on_behalf_of);
-  Migration migration;
+  Halves halves;
   Step step =
-      co_await ReadSplit(workbench_.batch(), std::span(workbench_.words().words).first<3>(), child_index, &migration);
+      co_await ReadSplit(workbench_.batch(), std::span(workbench_.words().words).first<3>(), child_index, &halves);
   if (step == Step::kOk) {
     const uint64_t token = workbench_.NewToken();
-    step = co_await workbench_.LockTable(migration.parent, token, &common_.stats.split_takeovers);
+    step = co_await workbench_.LockTable(halves.parent, token, &common_.stats.split_takeovers);
     if (step == Step::kOk) {
       step = co_await FinishSplit(child_index);
-      const Step unlocked = co_await workbench_.UnlockTable(migration.parent, token);
+      const Step unlocked = co_await workbench_.UnlockTable(halves.parent, token);
       if (unlocked != Step::kOk) step = unlocked;
     }
   }
@@ -96,9 +98,11 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return Step::kOk;
   }
   if (depth >= kMaxDepth) co_return Step::kFull;
-  moves_.clear();
+  std::ranges::fill(workbench_.image(kEarlyImage), std::byte{0});
+  moves_.assign(common_.shape.geometry.slots(), false);
   if (!parent.entry.splitting()) {
     if (!spare->valid()) co_return Step::kFull;
+    // So if a block cannot be read, the table stays as it is, and nobody waits while most of them are read.
     KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent));
     // [Split 2] From now on nothing else happens to this table.
     const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
@@ -112,26 +116,29 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
   co_return co_await FinishSplit(child_index);
 }
 
-// [Split 1] Reads which keys would move. So if a block cannot be read, the table stays as it is, and most of what is
-// read is not waited for later.
+// [Split 1, Split 4] Reads the parent, and the hashes of those blocks that are not known yet. Afterwards the early
+// image has the values and tentative slots that were looked at, and moves_ says which of them move.
 Task<Step> Splitter::ReadHashes(TableRef parent) {
   Batch& batch = workbench_.batch();
   std::array<BlockHeader, Workbench::kWindow>& blocks = workbench_.words().blocks;
   const uint32_t slots = common_.shape.geometry.slots();
-  workbench_.ReadImage(parent, kEarlyImage);
+  workbench_.ReadImage(parent, kParentImage);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  moves_.assign(slots, false);
   std::array<uint32_t, Workbench::kWindow> window;
   for (uint32_t s = 0; s < slots;) {
     uint32_t count = 0;
     for (; s < slots && count < window.size(); ++s) {
-      const Slot slot = workbench_.ImageSlot(s, kEarlyImage);
-      if (!slot.has_block()) continue;
+      const Slot slot = workbench_.ImageSlot(s, kParentImage);
+      const bool may_move = slot.state() == SlotState::kVal || slot.state() == SlotState::kIns;
+      if (!may_move || slot == workbench_.ImageSlot(s, kEarlyImage)) continue;
       batch.Read(slot.block(), &blocks[count], sizeof(BlockHeader));
       window[count++] = s;
     }
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-    for (uint32_t i = 0; i < count; ++i) moves_[window[i]] = (blocks[i].hash >> parent.entry.depth() & 1) != 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      moves_[window[i]] = (blocks[i].hash >> parent.entry.depth() & 1) != 0;
+      workbench_.ImageSlot(window[i], kEarlyImage) = workbench_.ImageSlot(window[i], kParentImage);
+    }
   }
   co_return Step::kOk;
 }
@@ -196,64 +203,42 @@ Task<Step> Splitter::MoveHeaders(TableRef parent) {
 }
 
 // [Split 4] Freezes the values of the parent that move, and kills the tentative slots that would. Its headers have
-// moved, so there will be no others. Afterwards the parent's image has what is frozen.
+// moved, so there will be no others. In the end the parent's image shows it so.
 Task<Step> Splitter::FreezeMoving(TableRef parent) {
-  Batch& batch = workbench_.batch();
-  Workbench::Registered& words = workbench_.words();
-  workbench_.ReadImage(parent, kParentImage);
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  const auto is_settled = [](Slot slot) {
-    const bool tentative = slot.state() == SlotState::kIns && !Mutated(Mutation::kMigrationIgnoresIns);
-    return slot.state() != SlotState::kVal && !tentative;
+  const uint32_t slots = common_.shape.geometry.slots();
+  const auto moving = [this](uint32_t s) -> std::optional<Workbench::Swap> {
+    const Slot slot = workbench_.ImageSlot(s, kParentImage);
+    const bool is_value = slot.state() == SlotState::kVal;
+    if (!moves_[s] || slot != workbench_.ImageSlot(s, kEarlyImage)) return {};
+    if (Mutated(is_value ? Mutation::kCopyWithoutFreeze : Mutation::kSplitIgnoresIns)) return {};
+    const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : common_.NewFree();
+    return Workbench::Swap{SlotOffset(s), slot.word(), settled.word()};
   };
-  const auto image_slot = [this](uint32_t slot) -> Slot& { return workbench_.ImageSlot(slot, kParentImage); };
-  const auto is_known = [this, &image_slot](uint32_t slot) {
-    return !moves_.empty() && image_slot(slot) == workbench_.ImageSlot(slot, kEarlyImage);
-  };
-  std::array<uint32_t, Workbench::kWindow> todo;
-  for (uint32_t s = 0; s < common_.shape.geometry.slots();) {
-    uint32_t count = 0;
-    for (; s < common_.shape.geometry.slots() && count < todo.size(); ++s) {
-      if (!is_settled(image_slot(s))) todo[count++] = s;
+  for (bool any = true; any;) {
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent));
+    any = false;
+    for (uint32_t s = 0; s < slots;) {
+      const uint32_t count = workbench_.AskToSwap(parent, &s, slots, moving, Word::kAnyonesSlot);
+      KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
+      any |= count > 0;
+      CountFrozen(count);
     }
-    while (count > 0) {
-      for (uint32_t i = 0; i < count; ++i) {
-        if (is_known(todo[i])) continue;
-        batch.Read(image_slot(todo[i]).block(), &words.blocks[i], sizeof(BlockHeader));
-      }
-      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-      uint32_t moving = 0;
-      for (uint32_t i = 0; i < count; ++i) {
-        const bool moves =
-            is_known(todo[i]) ? moves_[todo[i]] : (words.blocks[i].hash >> parent.entry.depth() & 1) != 0;
-        if (!moves) continue;
-        const Slot slot = image_slot(todo[i]);
-        const Slot now = slot.state() == SlotState::kIns ? common_.NewFree() : slot.WithState(SlotState::kFrz);
-        todo[moving] = todo[i];
-        words.slots[moving] = now.word();
-        words.cas[moving] = slot.word();
-        if (!Mutated(Mutation::kCopyWithoutFreeze) || slot.state() == SlotState::kIns) {
-          batch.CompareSwap(At(parent, SlotOffset(todo[i])), slot.word(), now.word(), &words.cas[moving],
-                            Word::kAnyonesSlot);
-        }
-        ++moving;
-      }
-      KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-      // A lost CAS: the slot changed after it was read. Look again.
-      count = 0;
-      for (uint32_t i = 0; i < moving; ++i) {
-        Slot& slot = image_slot(todo[i]);
-        const Slot old(words.cas[i]);
-        const bool won = old == slot || Mutated(Mutation::kMigrationIgnoresLostFreeze);
-        slot = won ? Slot(words.slots[i]) : old;
-        common_.stats.slots_migrated += won && slot.state() == SlotState::kFrz ? 1 : 0;
-        if (won) continue;
-        ++common_.stats.cas_failures;
-        if (!is_settled(slot)) todo[count++] = todo[i];
-      }
-    }
+    if (Mutated(Mutation::kSplitIgnoresLostFreeze)) break;
+  }
+  for (uint32_t s = 0; s < slots; ++s) {
+    Slot& slot = workbench_.ImageSlot(s, kParentImage);
+    const bool copied = Mutated(Mutation::kCopyWithoutFreeze) || Mutated(Mutation::kSplitIgnoresLostFreeze);
+    if (copied && slot.state() == SlotState::kVal && moves_[s]) slot = slot.WithState(SlotState::kFrz);
   }
   co_return Step::kOk;
+}
+
+void Splitter::CountFrozen(uint32_t swaps) {
+  for (uint32_t i = 0; i < swaps; ++i) {
+    const bool won = workbench_.words().cas[i] == workbench_.words().slots[i];
+    common_.stats.slots_migrated += won && Slot(workbench_.words().slots[i]).state() == SlotState::kVal ? 1 : 0;
+    common_.stats.cas_failures += won ? 0 : 1;
+  }
 }
 
 // [Split 5] Makes the child's image of the parent's: what is frozen there is a value here, in the same slot.
@@ -288,48 +273,48 @@ Task<Step> Splitter::ClearFrozen(TableRef parent) {
 Task<Step> Splitter::FinishSplit(uint32_t child_index) {
   const std::span<uint64_t, 3> words = std::span(workbench_.words().words).first<3>();
   Batch& batch = workbench_.batch();
-  Migration migration;
-  const Step found = co_await ReadSplit(batch, words, child_index, &migration);
+  Halves halves;
+  const Step found = co_await ReadSplit(batch, words, child_index, &halves);
   if (found == Step::kUnavailable) co_return found;
-  const DirectoryEntry parent = migration.parent.entry;
-  if (!parent.splitting() || parent.depth() != migration.depth) co_return Step::kOk;
-  if (migration.child.entry.merging()) {
+  const DirectoryEntry parent = halves.parent.entry;
+  if (!parent.splitting() || parent.depth() != halves.depth) co_return Step::kOk;
+  if (halves.child.entry.merging()) {
     // The record counts only if dir[child] named it both before and after dir[parent] was seen to be splitting. Else it
     // may belong to a merge that began since.
     if (words[0] != words[2]) co_return Step::kRestart;
-    KVS_CO_RETURN_UNLESS_OK(co_await merger_.PassMerge(child_index, migration.child.entry));
+    KVS_CO_RETURN_UNLESS_OK(co_await merger_.PassMerge(child_index, halves.child.entry));
   } else if (found != Step::kOk) {
     co_return found;
   }
 
-  if (migration.child.migrating()) {
+  if (halves.child.migrating()) {
     // [Split 6] Now that the child is published, FRZ in the parent does not count any more.
-    workbench_.ReadImage(migration.parent, kParentImage);
+    workbench_.ReadImage(halves.parent, kParentImage);
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     // The parent's *next* split freezes slots too, and those count. It cannot begin before this split is finished. If
     // the directory, read after the image, says that this one is unfinished, all FRZ in the image is this split's.
     TableRef child_now;
     KVS_CO_RETURN_UNLESS_OK(co_await directory_.ReadEntry(batch, &words[0], child_index, &child_now));
-    if (child_now.entry == migration.child.entry || Mutated(Mutation::kFrzClearedLate)) {
-      KVS_CO_RETURN_UNLESS_OK(co_await ClearFrozen(migration.parent));
+    if (child_now.entry == halves.child.entry || Mutated(Mutation::kFrzClearedLate)) {
+      KVS_CO_RETURN_UNLESS_OK(co_await ClearFrozen(halves.parent));
     }
   }
 
   // [Split 7] The child goes first: while the parent is splitting, the split still counts as unfinished.
-  const DirectoryEntry child_done = migration.child.entry.Next(migration.depth + 1, DirectoryState::kNormal);
-  const DirectoryEntry parent_done = migration.parent.entry.Next(migration.depth + 1, DirectoryState::kNormal);
-  if (migration.child.migrating()) {
-    batch.CompareSwap(directory_.EntryAddress(child_index), migration.child.entry.word(), child_done.word(), &words[0]);
+  const DirectoryEntry child_done = halves.child.entry.Next(halves.depth + 1, DirectoryState::kNormal);
+  const DirectoryEntry parent_done = halves.parent.entry.Next(halves.depth + 1, DirectoryState::kNormal);
+  if (halves.child.migrating()) {
+    batch.CompareSwap(directory_.EntryAddress(child_index), halves.child.entry.word(), child_done.word(), &words[0]);
   }
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  batch.CompareSwap(directory_.EntryAddress(migration.parent.index), migration.parent.entry.word(), parent_done.word(),
+  batch.CompareSwap(directory_.EntryAddress(halves.parent.index), halves.parent.entry.word(), parent_done.word(),
                     &words[0]);
   KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  if (words[0] == migration.parent.entry.word()) ++common_.stats.splits;
-  if (migration.child.migrating()) migration.child.entry = child_done;
-  migration.parent.entry = parent_done;
-  cache_.Insert(migration.child);
-  cache_.Insert(migration.parent);
+  if (words[0] == halves.parent.entry.word()) ++common_.stats.splits;
+  if (halves.child.migrating()) halves.child.entry = child_done;
+  halves.parent.entry = parent_done;
+  cache_.Insert(halves.child);
+  cache_.Insert(halves.parent);
   co_return Step::kOk;
 }
 

@@ -37,16 +37,17 @@ class Splitter : private Part {
 
  private:
   // A split of the table dir[parent] into dir[child] whose child is published.
-  struct Migration {
+  struct Halves {
     TableRef parent, child;
     uint32_t depth = 0;  // of the parent before the split
   };
-  Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Migration* migration);
+  Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Halves* halves);
   Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);
   Task<Step> ReadHashes(TableRef parent);
   Task<Step> MakeChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> MoveHeaders(TableRef parent);
   Task<Step> FreezeMoving(TableRef parent);
+  void CountFrozen(uint32_t swaps);
   void BuildChild(uint32_t depth, uint32_t child_index);
   Task<Step> ClearFrozen(TableRef parent);
   Task<Step> FinishSplit(uint32_t child_index);
@@ -56,7 +57,7 @@ class Splitter : private Part {
   Directory& directory_;
   Workbench& workbench_;
   Merger& merger_;
-  std::vector<bool> moves_;  // by slot of the early image: whether its key moves; empty: that was not read
+  std::vector<bool> moves_;  // by slot: whether the key moves that the early image names there
 };
 
 }  // namespace kvs

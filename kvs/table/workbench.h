@@ -31,7 +31,7 @@ inline GlobalAddress At(const TableRef& table, uint64_t offset) {
 
 // Which of Workbench's images is which table of a split or merge.
 inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
-inline constexpr uint32_t kEarlyImage = kChildImage;  // the parent before a split
+inline constexpr uint32_t kEarlyImage = kChildImage;  // of a split: slots of the parent whose blocks are known
 
 class Workbench : private Part {
  public:
@@ -84,8 +84,8 @@ class Workbench : private Part {
     uint64_t offset, expected, desired;
   };
   // Asks for those that swap_of(*next), ... swap_of(end - 1) name (std::optional<Swap>), as many as go at once. *next:
-  // where to go on. Returns how many; after the batch has run, AllSwapped says whether all of these were won. (Not
-  // inlined: in a coroutine it costs a load 0.5% more instructions.)
+  // where to go on. Returns how many; words().slots has what they expect, and words().cas will have what was there.
+  // (Not inlined: in a coroutine it costs a load 0.5% more instructions.)
   template <typename SwapOf>
   [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of,
                                        Word whose = Word::kAnyones) {
@@ -99,8 +99,20 @@ class Workbench : private Part {
     }
     return count;
   }
-  bool AllSwapped(uint32_t count) const {
-    return std::equal(registered_->cas.begin(), registered_->cas.begin() + count, registered_->slots.begin());
+  // Reads the table, and CASes those that swap_of(0), ... swap_of(end - 1) name, until an image shows that there are
+  // none.
+  template <typename SwapOf>
+  Task<Step> SwapAll(TableRef table, uint32_t image, uint32_t end, SwapOf swap_of, Word whose) {
+    for (bool any = true; any;) {
+      ReadImage(table, image);
+      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      any = false;
+      for (uint32_t next = 0; next < end;) {
+        any |= AskToSwap(table, &next, end, swap_of, whose) > 0;
+        KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      }
+    }
+    co_return Step::kOk;
   }
   // A whole subtable.
   std::span<std::byte> image(uint32_t i) { return {images() + i * image_bytes_, image_bytes_}; }

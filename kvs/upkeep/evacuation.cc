@@ -392,7 +392,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   }
   // A split has to end before what it has frozen can be moved. If its client has stopped, nobody else may have memory
   // to finish it.
-  if (any_frozen) under_way_.push_back(index);
+  if (any_frozen && (under_way_.empty() || under_way_.back() != index)) under_way_.push_back(index);
   if (census != nullptr) {
     ++census->tables[ChunkOf(table)];
     const uint32_t least_depth = thorough_ ? 0 : common_.shape.initial_depth;

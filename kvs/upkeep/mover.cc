@@ -269,14 +269,11 @@ Task<bool> Mover::SpreadEmpty(const Census& census) {
     const auto sibling = census.empty.find(parent);
     if (child == parent || sibling == census.empty.end()) continue;
     const krcore::NodeId place = members[parent % members.size()];
-    if ((at == place && sibling->second == place) || OutOfTime() || table_.workbench.in_background()) continue;
-    const Workbench::InBackground in_background(table_.workbench);
-    op_.epoch = epochs_.home.epoch();
-    uint32_t index = child;
-    const uint64_t replacements = common_.stats.table_replacements;
-    (void)co_await table_.merger.TryMerge(op_, &index, MergeFor::kCopies);
-    if (common_.stats.table_replacements == replacements) continue;
-    report_->tables_moved += 2;
+    if ((at == place && sibling->second == place) || OutOfTime()) continue;
+    const bool child_is_wrong = at != place;
+    const Step step = co_await MoveTable(child_is_wrong ? child : parent, child_is_wrong ? at : sibling->second);
+    if (step != Step::kOk) continue;
+    ++report_->pairs_spread;
     moved = true;
   }
   co_return moved;

@@ -76,8 +76,8 @@ class Mover : private Part {
     std::map<Chunk, Blocks> blocks;
     std::map<Chunk, uint64_t> tables;  // subtables
     std::vector<uint32_t> sparse;      // indexes of subtables that may be merged
-    std::map<uint32_t, krcore::NodeId>
-        empty;  // indexes of empty ones that were there at the beginning, and their places
+    // Where the empty ones of the depth at which the store began lie, by index.
+    std::map<uint32_t, krcore::NodeId> empty;
   };
 
   // How many scans may find splits and merges under way. With the time between them they take longer than a client
@@ -147,8 +147,8 @@ class Mover : private Part {
   Task<Step> MarkDraining();
   Task<Step> TellMark();
   Task<Step> MoveTables(bool* all);
-  Task<Step> MoveTable(uint32_t index);
-  Task<Step> Relocate(uint32_t index);
+  Task<Step> MoveTable(uint32_t index, krcore::NodeId from);
+  Task<Step> Relocate(uint32_t index, krcore::NodeId from);
   Task<Step> FreeOrphans(std::map<Chunk, ChunkWord>* chunks);
   Task<Step> EmptyChunks();
   void ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks);

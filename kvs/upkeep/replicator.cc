@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -213,19 +212,16 @@ Task<Step> Replicator::Sweep(krcore::NodeId pool) {
 // others that come meanwhile are made by clients that know of the learner.
 Task<Step> Replicator::SweepDirectory(krcore::NodeId pool) {
   std::vector<bool> seen(size_t{1} << kMaxDepth);
-  KVS_CO_RETURN_UNLESS_OK(co_await SweepNamed(pool, 1u << kMaxDepth, &seen));
+  KVS_CO_RETURN_UNLESS_OK(co_await SweepNamed(pool, &seen));
   if (Mutated(Mutation::kSweepOnce)) co_return Step::kOk;
-  // A child has at most one bit more than any table had.
-  const auto last = std::ranges::find(seen.rbegin(), seen.rend(), true);
-  const auto tables = std::bit_ceil(static_cast<uint32_t>(seen.rend() - last));
-  co_return co_await SweepNamed(pool, std::min(2 * tables, 1u << kMaxDepth), &seen);
+  co_return co_await SweepNamed(pool, &seen);
 }
 
-// Looks at what the first `end` entries name that are present and not yet `seen`.
-Task<Step> Replicator::SweepNamed(krcore::NodeId pool, uint32_t end, std::vector<bool>* seen) {
+// Looks at what the entries name that are present and not yet `seen`.
+Task<Step> Replicator::SweepNamed(krcore::NodeId pool, std::vector<bool>* seen) {
   auto& buffers = *reinterpret_cast<Buffers*>(region_->bytes().data());
   std::vector<uint32_t> found;
-  for (uint32_t begin = 0; begin < end; begin += kComparedAtOnce) {
+  for (uint32_t begin = 0; begin < 1u << kMaxDepth; begin += kComparedAtOnce) {
     Operation& op = co_await epochs_.operations.LeaseOwnOperation();
     const OperationLease lease(epochs_.operations, op);
     batch_.Follow(op.batch);

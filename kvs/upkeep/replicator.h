@@ -67,7 +67,7 @@ class Replicator : private Part {
   bool IsPeace(std::span<const ClientEntry> entries) const;
   Task<Step> Sweep(krcore::NodeId pool);
   Task<Step> SweepDirectory(krcore::NodeId pool);
-  Task<Step> SweepNamed(krcore::NodeId pool, uint32_t end, std::vector<bool>* seen);
+  Task<Step> SweepNamed(krcore::NodeId pool, std::vector<bool>* seen);
   // Brings what the directory names there. Clients' epochs stand still meanwhile.
   Task<Step> BringNamed(krcore::NodeId pool, uint32_t index);
   // Brings a subtable to the learner, or, if that is in another pool, the blocks of `pool` that it names.

@@ -358,21 +358,34 @@ RunResult ReaderOfAnEmptiedChunk(uint64_t point) {
   return result;
 }
 
+// The mover is held in its scan, after so many polls. The chunk that it empties holds the keys `moving`. The root's
+// table has room for few more of `others`.
+struct HeldScan {
+  uint32_t writer = 0, mover = 0, splitter = 0;
+  Keys moving{1, 1}, others{0, 0};
+};
+bool HoldScan(Stage& stage, uint64_t polls, HeldScan* scan) {
+  auto& [writer, mover, splitter, moving, others] = *scan;
+  for (uint32_t* const client : {&writer, &mover, &splitter}) *client = stage.AddClient();
+  others.Skip(100);
+  for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
+  for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(splitter, OpKind::kInsert, others.Next());
+  (void)stage.Do(splitter, OpKind::kGet, others.given().front());
+  if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
+  stage.Poll(mover, static_cast<uint32_t>(polls));
+  stage.Stall(mover, 20 * kMs);
+  stage.Poll(mover);
+  return true;
+}
+
 // The mover has READ the directory and is about to READ the root's table. The table splits meanwhile, so that what a
 // chunk holds has moved to a table that the scan does not visit.
 RunResult SplitBehindTheScan(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), mover = stage.AddClient(), splitter = stage.AddClient();
-    Keys moving(1, 1), others(0, 0);
-    others.Skip(100);
-    for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
-    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(splitter, OpKind::kInsert, others.Next());
-    (void)stage.Do(splitter, OpKind::kGet, others.given().front());
-    if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
-    stage.Poll(mover, static_cast<uint32_t>(point));
-    stage.Stall(mover, 20 * kMs);
-    stage.Poll(mover);
+    HeldScan scan;
+    if (!HoldScan(stage, point, &scan)) return false;
+    auto& [writer, mover, splitter, moving, others] = scan;
     const bool held = !stage.Idle(mover);
     if (!FillUntilSplit(stage, splitter, others, 0)) return false;
     stage.Finish(splitter);
@@ -388,20 +401,13 @@ RunResult SplitBehindTheScan(uint64_t point) {
 RunResult FrozenBlocksOfAnEmptiedChunk(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {
-    const uint32_t writer = stage.AddClient(), mover = stage.AddClient(), splitter = stage.AddClient();
-    Keys moving(1, 1), others(0, 0);
-    others.Skip(100);
-    for (uint32_t i = 0; i < 4; ++i) (void)stage.Do(writer, OpKind::kInsert, moving.Next());
-    for (uint32_t i = 0; i < 12; ++i) (void)stage.Do(splitter, OpKind::kInsert, others.Next());
-    (void)stage.Do(splitter, OpKind::kGet, others.given().front());
-    if (!CompactUntilScan(stage, mover, {writer, mover, splitter})) return false;
-    stage.Poll(mover, static_cast<uint32_t>(point));
-    stage.Stall(mover, 20 * kMs);
-    stage.Poll(mover);
+    HeldScan scan;
+    if (!HoldScan(stage, point, &scan)) return false;
+    auto& [writer, mover, splitter, moving, others] = scan;
     if (!FillUntilSplit(stage, splitter, others, 0)) return false;
     const kvs::GlobalAddress root = stage.Entry(0).subtable();
     const auto frozen = [&] {
-      return std::ranges::all_of(moving.given(),
+      return std::ranges::all_of(scan.moving.given(),
                                  [&](uint32_t key) { return stage.AnyCandidate(root, key, SlotState::kFrz); });
     };
     if (!stage.PollUntil(splitter, frozen)) return false;

@@ -385,6 +385,14 @@ RunResult TableOfAWordAtTheHead(uint64_t point) {
   return result;
 }
 
+// Steps the keeper and polls one client. The other is held, and only acknowledges views.
+void StepKeeperBeside(Stage& stage, uint32_t polled, uint32_t held) {
+  stage.StepKeeper();
+  stage.Poll(polled);
+  if (ViewsOf(stage, polled).changing()) ViewsOf(stage, held).NoteNewer();
+  if (ViewsOf(stage, held).changing()) stage.Poll(held);
+}
+
 // A memory node joins after each poll of a client that merges two tables. If the client has frozen their slots by then,
 // it writes the new table to the learner, which has none of the blocks that the table names. Then the other replica
 // dies.
@@ -402,12 +410,7 @@ RunResult MergeWhileAReplicaJoins(uint64_t point) {
     const krcore::NodeId left = stage.memory_nodes().ChainOf(1).front();
     (void)stage.Join();
     const auto learns = [&stage, merger = merger] { return ViewsOf(stage, merger).used().Find(1)->learner.exists(); };
-    for (uint32_t round = 0; round < 200'000 && !learns(); ++round) {
-      stage.StepKeeper();
-      stage.Poll(other);
-      if (ViewsOf(stage, other).changing()) ViewsOf(stage, merger).NoteNewer();
-      if (ViewsOf(stage, merger).changing()) stage.Poll(merger);
-    }
+    for (uint32_t round = 0; round < 200'000 && !learns(); ++round) StepKeeperBeside(stage, other, merger);
     const bool held = learns() && stage.Entry(0).merging();
     AwaitMember(stage, {other, merger});
     stage.Finish(merger);
@@ -433,13 +436,9 @@ RunResult SplitWhileAReplicaJoins(uint64_t point) {
     stage.Poll(splitter, static_cast<uint32_t>(point));
     const krcore::NodeId left = stage.memory_nodes().ChainOf(1).front();
     (void)stage.Join();
-    const auto step = [&stage, other = other, splitter = splitter] {
-      stage.StepKeeper();
-      stage.Poll(other);
-      if (ViewsOf(stage, other).changing()) ViewsOf(stage, splitter).NoteNewer();
-      if (ViewsOf(stage, splitter).changing()) stage.Poll(splitter);
-    };
-    for (uint32_t round = 0; round < 200'000 && stage.keeper().all_tables == 0; ++round) step();
+    for (uint32_t round = 0; round < 200'000 && stage.keeper().all_tables == 0; ++round) {
+      StepKeeperBeside(stage, other, splitter);
+    }
     const bool held = stage.keeper().all_tables > 0 && stage.Entry(0).splitting() && !stage.Entry(1).present();
     stage.Finish(splitter);
     AwaitMember(stage, {other, splitter});

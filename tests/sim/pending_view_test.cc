@@ -182,15 +182,19 @@ Joined JoinReplica(Stage& stage) {
 
 bool IsMember(const Stage& stage) { return stage.keeper().state == kvs::ReplicaState::kMember; }
 
+// Returns after how many steps the keeper knows that its replica has joined.
+int StepsUntilMember() {
+  Stage stage(kMirrored);
+  (void)JoinReplica(stage);
+  int steps = 0;
+  for (; steps < 10'000 && !IsMember(stage); ++steps) stage.StepKeeper();
+  EXPECT_TRUE(IsMember(stage));
+  return steps;
+}
+
 TEST(PendingViews, AreNotWaitedForByAKeeperWhoseReplicaHasJoined) {
-  int last = 0;
-  {
-    Stage stage(kMirrored);
-    (void)JoinReplica(stage);
-    for (; last < 10'000 && !IsMember(stage); ++last) stage.StepKeeper();
-    ASSERT_TRUE(IsMember(stage));
-    ASSERT_GT(last, 0);
-  }
+  const int last = StepsUntilMember();
+  ASSERT_GT(last, 0);
   for (int before = 1; before <= std::min(last, 2); ++before) {
     Stage stage(kMirrored);
     const Joined joined = JoinReplica(stage);
@@ -205,6 +209,37 @@ TEST(PendingViews, AreNotWaitedForByAKeeperWhoseReplicaHasJoined) {
     EXPECT_TRUE(IsMember(stage));
     EXPECT_FALSE(stage.keeper().is_client);
   }
+}
+
+// The client that has proposed the view dies before any other knows of it. The only one that lives is the keeper's or
+// the housekeeper's, which wants to end.
+TEST(PendingViews, AreMadeActiveByAKeeperWhoseReplicaHasJoined) {
+  const int last = StepsUntilMember();
+  Stage stage(kMirrored);
+  const Joined joined = JoinReplica(stage);
+  for (int i = 0; i < last - 1; ++i) stage.StepKeeper();
+  ASSERT_FALSE(IsMember(stage));
+  BeginView(stage, joined.client);
+  stage.Kill(joined.client);
+  stage.Kill(joined.silent);
+  stage.set_tempo(kLeaseNs / 10'000);
+  for (int i = 0; i < 100'000 && !IsMember(stage); ++i) stage.StepKeeper();
+  EXPECT_TRUE(IsMember(stage));
+  EXPECT_TRUE(stage.memory_nodes().configuration().active);
+}
+
+TEST(PendingViews, AreMadeActiveByAHousekeeperThatHasSwept) {
+  Stage stage(kMirrored);
+  const Sweep sweep = BeginSweep(stage);
+  ASSERT_EQ(sweep.housekeeper->stats().sweeps, 1u);
+  BeginView(stage, sweep.client);
+  stage.Kill(sweep.client);
+  stage.Kill(sweep.silent);
+  for (int i = 0; i < 100'000 && !stage.memory_nodes().configuration().active; ++i) {
+    stage.Wait(kLeaseNs / 10'000);
+    (void)sweep.housekeeper->Step();
+  }
+  EXPECT_TRUE(stage.memory_nodes().configuration().active);
 }
 
 // A client without a lease cannot end its CASes, and acknowledges no view in which a replica joins. If the joiner did

@@ -466,7 +466,7 @@ RunResult KeyScanDuringASplit(uint64_t point) {
   return result;
 }
 
-// A splitter is held. A scan takes the split over where it must.
+// A splitter is held. A scan waits for nobody: it has what is frozen from the table that splits, or from the child.
 RunResult KeyScanBesideASplit(uint64_t point) {
   RunResult result;
   OnStage({.groups = 4}, &result, [point](Stage& stage) {
@@ -536,7 +536,7 @@ std::span<const Scenario> Scenarios() {
          24,
          ModifyAndAnother},
         {"WritesBesideASplit",
-         {Mutation::kSlotBeforeHeader, Mutation::kMigrationIgnoresIns, Mutation::kInsertWithoutHeaders},
+         {Mutation::kSlotBeforeHeader, Mutation::kSplitIgnoresIns, Mutation::kInsertWithoutHeaders},
          16,
          WritesBesideASplit},
         {"WritesBesideAMerge",
@@ -554,7 +554,7 @@ std::span<const Scenario> Scenarios() {
         {"DirectoryGrowthWhileEntriesChange", {Mutation::kCopyWithoutFreeze}, 24, DirectoryGrowthWhileEntriesChange},
         {"MergeInsideASplit", {Mutation::kAnyMergeIsOver}, 24, MergeInsideASplit},
         {"KeyScanDuringASplit", {Mutation::kKeyScanHeadersOnce, Mutation::kKeyScanOfOldTable}, 32, KeyScanDuringASplit},
-        {"KeyScanBesideASplit", {}, 24, KeyScanBesideASplit},
+        {"KeyScanBesideASplit", {Mutation::kKeyScanIgnoresFrozen}, 24, KeyScanBesideASplit},
         {"KeyScanBesideAMerge", {Mutation::kKeyScanIgnoresFrozen, Mutation::kKeyScanBySlots}, 24, KeyScanBesideAMerge},
         {"KeyScanOfEqualHashes", {Mutation::kKeyScanSplitsEquals}, 8, KeyScanOfEqualHashes},
     };

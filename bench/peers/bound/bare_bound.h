@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "bench/peers/bound/bare_memory.h"
 #include "bench/peers/peer.h"
@@ -36,7 +37,7 @@ class BareSession final : public Session {
  private:
   static constexpr size_t kBlockBytes = 256;      // room for a block
   static constexpr uint32_t kRoundEvery = 2'048;  // requests between two rounds of epochs
-  static constexpr uint32_t kFrozenAtOnce = 96;   // slots, as in the store
+  static constexpr uint32_t kHashesAtOnce = 96;   // slots, as in the store
   static constexpr uint32_t kUnsafeLooks = 1'000;
 
   struct Operation {
@@ -91,6 +92,7 @@ class BareSession final : public Session {
   // bare_split.cc
   void Split(const kvs::TableRef& table);
   void SplitLocked(const kvs::TableRef& table);
+  void ReadHashes(uint64_t parent, uint32_t depth);
   void FreezeMoving(uint64_t parent, uint32_t depth);
   kvs::Slot& ImageSlot(uint32_t slot) { return *reinterpret_cast<kvs::Slot*>(image_.data() + kvs::SlotOffset(slot)); }
 
@@ -115,6 +117,9 @@ class BareSession final : public Session {
   uint32_t until_round_ = kRoundEvery;
   std::array<Operation, kMaxInFlight> operations_;
   std::vector<std::byte> image_;  // of a subtable
+  // By slot: its word when the hash of the block was READ, and whether that key moves.
+  std::vector<kvs::Slot> known_;
+  std::vector<bool> moves_;
 };
 
 }  // namespace peers

@@ -28,6 +28,10 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   }
   if (before.state() != DirectoryState::kNormal) return;  // its own birth comes first
   const uint32_t depth = before.depth();
+  const uint64_t parent = table.address.offset;
+  known_.assign(geometry_.slots(), Slot());
+  moves_.assign(geometry_.slots(), false);
+  ReadHashes(parent, depth);
   // [Split 2]
   const DirectoryEntry splitting = before.Next(depth, DirectoryState::kSplitting);
   CompareSwap(parent_word, before.word(), splitting.word());
@@ -36,14 +40,11 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   const uint64_t child_word = memory_.DirectoryOffset(child_index);
   const DirectoryEntry absent(ReadWord(child_word));
   ReadWord(parent_word);
-  const uint64_t parent = table.address.offset;
   Read(image_.data(), parent, image_.size());
   for (uint32_t b = 0; b < geometry_.buckets(); ++b) {
     const BucketHeader header(*reinterpret_cast<const uint64_t*>(image_.data() + kvs::BucketOffset(b)));
     CompareSwap(parent + kvs::BucketOffset(b), header.word(), header.Deeper().word());
   }
-  // [Split 4]
-  Read(image_.data(), parent, image_.size());
   FreezeMoving(parent, depth);
   // [Split 5]
   const uint64_t child = memory_.TakeTable(&accesses_);
@@ -75,26 +76,38 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   directory_.Insert({parent_done.subtable(), table.index, parent_done, directory_.Ticket()});
 }
 
-// READs the hashes of the blocks that the image names, as many at once as the store does, and freezes what moves.
-void BareSession::FreezeMoving(uint64_t parent, uint32_t depth) {
-  for (uint32_t first = 0; first < geometry_.slots(); first += kFrozenAtOnce) {
-    const uint32_t end = std::min(first + kFrozenAtOnce, geometry_.slots());
+// [Split 1, Split 4] READs the parent, and the hashes of the blocks that are not known yet, as many at once as the
+// store does.
+void BareSession::ReadHashes(uint64_t parent, uint32_t depth) {
+  Read(image_.data(), parent, image_.size());
+  for (uint32_t first = 0; first < geometry_.slots(); first += kHashesAtOnce) {
+    const uint32_t end = std::min(first + kHashesAtOnce, geometry_.slots());
+    const auto is_unknown = [this](uint32_t s) { return ImageSlot(s).has_block() && ImageSlot(s) != known_[s]; };
     for (uint32_t s = first; s < end; ++s) {
-      if (ImageSlot(s).has_block()) __builtin_prefetch(memory_.At(ImageSlot(s).block().offset));
+      if (is_unknown(s)) __builtin_prefetch(memory_.At(ImageSlot(s).block().offset));
     }
     for (uint32_t s = first; s < end; ++s) {
-      Slot& slot = ImageSlot(s);
-      while (slot.has_block()) {
-        kvs::BlockHeader header;
-        Read(&header, slot.block().offset, sizeof(header));
-        if ((header.hash >> depth & 1) == 0) break;
-        const bool is_value = slot.state() == SlotState::kVal;
-        const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Fresh();
-        const Slot there(CompareSwap(parent + kvs::SlotOffset(s), slot.word(), settled.word()));
-        const bool won = there == slot;
-        slot = won ? settled : there;
-        if (won) break;  // else it changed after it was read
-      }
+      if (!is_unknown(s) || ImageSlot(s).state() == SlotState::kFrz) continue;
+      kvs::BlockHeader header;
+      Read(&header, ImageSlot(s).block().offset, sizeof(header));
+      known_[s] = ImageSlot(s);
+      moves_[s] = (header.hash >> depth & 1) != 0;
+    }
+  }
+}
+
+// [Split 4]
+void BareSession::FreezeMoving(uint64_t parent, uint32_t depth) {
+  for (bool any = true; any;) {
+    ReadHashes(parent, depth);
+    any = false;
+    for (uint32_t s = 0; s < geometry_.slots(); ++s) {
+      const Slot slot = ImageSlot(s);
+      if (slot != known_[s] || !moves_[s]) continue;
+      const bool is_value = slot.state() == SlotState::kVal;
+      const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Fresh();
+      CompareSwap(parent + kvs::SlotOffset(s), slot.word(), settled.word());
+      any = true;
     }
   }
 }

@@ -166,7 +166,7 @@ struct CompactReport {
   uint64_t chunks_left = 0;   // sparse, but not freed: an expelled client may know them, or there was no room
   uint64_t blocks_moved = 0, bytes_moved = 0;
   uint64_t tables_merged = 0;
-  uint64_t tables_moved = 0;  // empty ones of a store that began with many, to memory nodes that have joined since
+  uint64_t pairs_spread = 0;  // of empty subtables that were there at the beginning, to memory nodes that have joined
   uint64_t scans = 0;         // scans of the whole table
 };
 
