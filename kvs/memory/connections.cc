@@ -155,7 +155,6 @@ Status Connections::EnsureNode(krcore::NodeId memory_node, krcore::Deadline dead
 }
 
 bool Connections::ReachAgain(krcore::NodeId memory_node) {
-  if (mirrored()) return MirroredPoolBytes(memory_node) != 0;  // batches wait until a replica is reached
   last_failed_ = memory_node;
   const int64_t begin_ns = clock_.NowNs();
   if (begin_ns < NextTryNs(memory_node)) return false;

@@ -282,11 +282,12 @@ class Connections {
   Status MakeQueue(krcore::NodeId memory_node);
   // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
-  // The same for the data path: while connected, it only looks at a flag.
+  // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches wait
+  // for its replicas.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
-    return ReachAgain(memory_node);
+    return mirrored() ? (*chains_)[memory_node & 0xff].length != 0 : ReachAgain(memory_node);
   }
   // Before the first connection to a memory node: it must be the one that `others` reach, or is checked.
   void ExpectSame(const Connections& others, krcore::NodeId memory_node) {
@@ -305,7 +306,7 @@ class Connections {
   }
   // The size of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
-    return mirrored() ? MirroredPoolBytes(memory_node) : peers_[memory_node & 0xff].pool_bytes;
+    return mirrored() ? (*chains_)[memory_node & 0xff].bytes : peers_[memory_node & 0xff].pool_bytes;
   }
   // Returns kUnavailable and names the memory node that failed last, or StoreIdentity::Gone(). `what` was not done.
   Status UnavailableStatus(const char* what) const {
@@ -379,7 +380,6 @@ class Connections {
   Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
   // Call it when the replica's node has been connected. False: that was another incarnation, which is left again.
   bool IsStill(const Replica& replica);
-  uint64_t MirroredPoolBytes(krcore::NodeId pool) const;
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
   // What words name is copied through buffers of their own. -1: all are taken, or there is no memory.

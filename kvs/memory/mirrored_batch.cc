@@ -463,11 +463,6 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
 }
 
-uint64_t Connections::MirroredPoolBytes(NodeId pool) const {
-  const PoolChain* const chain = views_->Find(pool);
-  return chain == nullptr ? 0 : chain->bytes;
-}
-
 Status Connections::EnsurePool(NodeId pool, krcore::Deadline deadline) {
   const PoolChain* const chain = views_->Find(pool);
   if (chain == nullptr) return {StatusCode::kCorrupt, "the store has no pool " + std::to_string(pool)};
