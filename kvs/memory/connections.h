@@ -89,6 +89,8 @@ class Batch {
   bool Stale() const;
   // Whether all replicas of some pool have come since it was renewed: what was written there before may be nowhere.
   bool Outlived() const;
+  // Goes on with the present view, where nothing that was written in an earlier one is needed any more.
+  void RenewView();
   // Whether the next round trips are a user's operation's (ClientStats::operation_round_trips).
   void CountForOperation(bool counts) { of_operation_ = counts; }
   // Sets `worth` of Outbox::TakeForHint, until the batch is renewed.
@@ -282,8 +284,8 @@ class Connections {
   Status MakeQueue(krcore::NodeId memory_node);
   // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
-  // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches wait
-  // for its replicas.
+  // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches
+  // wait for its replicas.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
@@ -439,6 +441,9 @@ inline void Batch::Renew() {
   registration_ = connections_->registration();
   began_ = connections_->view_number_;
   hint_every_ = Outbox::kHintEvery;
+}
+inline void Batch::RenewView() {
+  if (!Stale()) began_ = connections_->view_number_;
 }
 inline bool Batch::Stale() const { return registration_ != connections_->registration(); }
 

@@ -176,7 +176,7 @@ Task<void> Writer::WriteAfterAll(PendingWrite& write) {
       }
       if (prepared != Step::kOk) continue;
       // The memory may be that of a pool which is younger than the operation's view, and where nothing is written yet.
-      if (!op.batch.Stale() && op.batch.Outlived()) op.batch.Renew();
+      op.batch.RenewView();
       op.attempt = attempt;  // waiting for memory is no sign of contention
       op.waits = waits;
       op.room_wait.begun = false;

@@ -167,7 +167,7 @@ Task<Step> Mover::MoveTable(uint32_t index, krcore::NodeId from) {
 // replaced by copies. A table without a sibling of its depth is split first, and then joined with its child. kOk: the
 // table of dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new tables.
 Task<Step> Mover::Relocate(uint32_t index, krcore::NodeId from) {
-  op_.epoch = epochs_.home.epoch();
+  LetGo();
   uint64_t* const scratch = op_.buffers->directory.data();
   TableRef table, sibling;
   KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table));

@@ -191,7 +191,7 @@ Task<Step> Mover::Evacuate() {
 Task<void> Mover::FinishUnderWay() {
   const std::vector<uint32_t> under_way = under_way_;
   for (const uint32_t index : under_way) {
-    op_.epoch = epochs_.home.epoch();
+    LetGo();
     const Step finished = co_await FinishOthersWork(table_, op_, index);
     if (finished == Step::kUnavailable) co_return;
   }
@@ -375,7 +375,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   const GlobalAddress table = entry.subtable();
   // No pin is kept from one table to the next. So what the directory named under an earlier epoch may have been retired
   // and be something else by now. But what it names under this epoch stays what it is.
-  op_.epoch = epochs_.home.epoch();
+  LetGo();
   uint64_t& named = op_.buffers->directory[0];
   op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
   KVS_CO_RETURN_UNLESS_OK(co_await ReadImage(table, geometry.bytes()));
@@ -463,6 +463,7 @@ Task<Step> Mover::Move(GlobalAddress at, Slot slot) {
   BuildBlock(local, block.header().hash, copy.birth, block.key(), block.value(), expires_at_ms);
   // Copies go to chunks of their own, so that others do not use up the room before it suffices.
   KVS_CO_RETURN_UNLESS_OK(co_await epochs_.allocator.AllocateNow(op_, copy.bytes, slot.block().node, &copy.address));
+  op_.batch.RenewView();  // that memory's pool may be younger
   op_.batch.Write(local.data(), copy.address, static_cast<uint32_t>(content_bytes), lkey);
   KVS_CO_RETURN_UNLESS_OK(co_await op_.batch.Run());
   const Slot now = Slot::Make(SlotState::kVal, slot.fingerprint(), slot.length_units(), copy.address, 0);

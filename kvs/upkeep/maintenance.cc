@@ -128,7 +128,7 @@ Task<Step> Maintenance::ReleaseHeldBlocks() {
     co_return Step::kOk;
   }
   // The splitter may be dead, and perhaps nobody else ever comes to finish the split: updates need no free slot.
-  epochs_.operations.PinForMaintenance(epochs_.home.epoch());  // for the blocks that FinishAbandonedSplit reads
+  epochs_.operations.PinForMaintenance(epochs_.home.epoch());  // for the table that FinishAbandonedSplit reads
   const Step finished = co_await table_.splitter.FinishAbandonedSplit(epochs_.home.batch(), held_cursor_);
   epochs_.operations.PinForMaintenance(Operations::kNoPin);
   if (finished == Step::kUnavailable) co_return finished;

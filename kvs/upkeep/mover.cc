@@ -85,12 +85,17 @@ Task<void> Mover::Resign() {
   (void)co_await op_.batch.Run();
 }
 
-// Waits, and holds no address meanwhile.
-Task<void> Mover::Wait(int64_t ns) {
+// From here on nothing counts that was learnt or written before.
+void Mover::LetGo() {
   op_.epoch = epochs_.home.epoch();
   op_.strangers = 0;
+  op_.batch.RenewView();
+}
+
+Task<void> Mover::Wait(int64_t ns) {
+  LetGo();
   co_await epochs_.operations.Pause(ns);
-  op_.epoch = epochs_.home.epoch();
+  LetGo();
 }
 
 // Every client that is polled announces four times a lease. The epoch advances after one announcement of each, the next
@@ -247,7 +252,7 @@ Task<bool> Mover::MergeSparse(const Census& census) {
     const Workbench::InBackground in_background(table_.workbench);
     Step joined = Step::kOk;
     while (joined == Step::kOk && !OutOfTime()) {
-      op_.epoch = epochs_.home.epoch();
+      LetGo();
       joined = co_await table_.merger.TryMerge(op_, &index);
       if (joined != Step::kOk) break;
       ++report_->tables_merged;
@@ -257,7 +262,7 @@ Task<bool> Mover::MergeSparse(const Census& census) {
   co_return merged;
 }
 
-// Moves empty pairs of subtables to where new ones of their place in the directory would lie, now that there are more
+// Moves empty pairs of subtables, each to where a new one of its lower index would lie, now that there are more
 // memory nodes than at the beginning. True: some were moved.
 Task<bool> Mover::SpreadEmpty(const Census& census) {
   const std::vector<krcore::NodeId> members = epochs_.home.members();  // which may change meanwhile

@@ -114,6 +114,7 @@ class Mover : private Part {
   Task<Step> StayElected();
   Task<Step> StayElectedInTime();
   Task<void> Resign();
+  void LetGo();
   Task<void> Wait(int64_t ns);
   Task<Step> WaitForAll(std::span<const Victim> victims = {});
   bool MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const;

@@ -212,6 +212,7 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     options.geometry.groups = 2;
     options.chunk_bytes = kChunkBytes;
     options.hash_seed = kvs::HashSeed{.low = 1, .high = 2};
+    options.initial_depth = initial_depth_;
     const auto made = MakeMirroredStore(chains, options, krcore::Deadline::After(world_.clock(), 1'000'000'000));
     ASSERT_TRUE(made.ok()) << made.ToString();
     store_ = OpenStore();
@@ -265,6 +266,35 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     EXPECT_TRUE(status.ok()) << status.ToString();
     EXPECT_GE(report.passes, 1u);
   }
+  void PollBoth(kvs::Client& other) {
+    other.Poll();
+    client_->Poll();
+    world_.RunUntil(world_.now_ns() + 5'000);
+  }
+  // Makes pool 3, which comes into use.
+  void AddPool(kvs::Client& client) {
+    std::vector<Replica> chain;
+    for (uint32_t replica = 0; replica < GetParam(); ++replica) {
+      krcore::Node& node = *nodes_.emplace_back(OpenNode(IdOf(3, replica)));
+      regions_.push_back(MakeRegion(node));
+      ASSERT_TRUE(kvs::FormatPool(regions_.back()->bytes(), node.id(), kChunkBytes, 3, node.incarnation()).ok());
+      ASSERT_TRUE(node.Publish({}).ok());
+      chain.push_back({node.id(), node.incarnation()});
+    }
+    auto& core = dynamic_cast<kvs::ClientCore&>(client);
+    const auto add = [&](Configuration& next) {
+      if (!next.AddPool(regions_.back()->bytes().size(), chain.front())) return false;
+      next.pools.back().chain = chain;
+      next.pools.back().in_use = true;
+      return true;
+    };
+    ASSERT_TRUE(core.views()->Change(add).ok());
+    while (!Present().active) PollBoth(client);
+    kvs::Task<krcore::Status> enter = core.EnterPool(3);
+    enter.Start();
+    while (!enter.done()) PollBoth(client);
+    EXPECT_TRUE(enter.Take().ok());
+  }
   void SetReplicas(uint32_t replicas) {
     uint64_t version = 0;
     Configuration configuration = kvs::ReadConfiguration(*servers_, {}, &version).value();
@@ -288,6 +318,7 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     }
   }
 
+  uint32_t initial_depth_ = 0;
   krcore::rnic::sim::World world_{{.fabric = kFabric, .seed = 1, .cost = {}, .chaos = {}}};
   std::unique_ptr<krcore::Node> servers_;
   std::vector<std::unique_ptr<krcore::Node>> nodes_;
@@ -297,6 +328,12 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, MirroredStores, ::testing::Values(1, 2, 3));
 class SeveralReplicas : public MirroredStores {};
+class LargeTables : public MirroredStores {
+ protected:
+  static constexpr uint32_t kDepth = 5;
+  LargeTables() { initial_depth_ = kDepth; }
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, LargeTables, ::testing::Values(2));
 INSTANTIATE_TEST_SUITE_P(Replicas, SeveralReplicas, ::testing::Values(2, 3));
 
 TEST_P(MirroredStores, HoldAtEachReplicaWhatWasWritten) {
@@ -570,46 +607,36 @@ TEST_P(MirroredStores, GiveWritesThatWaitMemoryOfAPoolThatComes) {
   for (int i = 0; client_->Put("key-" + std::to_string(i), value).ok(); ++i) {
     contents["key-" + std::to_string(i)] = value;
   }
-  std::vector<Replica> chain;
-  for (uint32_t replica = 0; replica < GetParam(); ++replica) {
-    krcore::Node& node = *nodes_.emplace_back(OpenNode(IdOf(3, replica)));
-    regions_.push_back(MakeRegion(node));
-    ASSERT_TRUE(kvs::FormatPool(regions_.back()->bytes(), node.id(), kChunkBytes, 3, node.incarnation()).ok());
-    ASSERT_TRUE(node.Publish({}).ok());
-    chain.push_back({node.id(), node.incarnation()});
-  }
-  const auto other = store_->NewClient().value();
-  auto& core = dynamic_cast<kvs::ClientCore&>(*other);
-  const auto poll = [&] {
-    other->Poll();
-    client_->Poll();
-    world_.RunUntil(world_.now_ns() + 5'000);
-  };
   std::vector<kvs::Task<krcore::Status>> writes;
   const std::string another(value.size(), 'y');
   writes.push_back(client_->PutAsync("key-0", another));
   const kvs::ModifyFunction set = [&](const std::optional<kvs::Record>&) { return kvs::Modification::Set(another); };
   writes.push_back(client_->ModifyAsync("key-1", &set));
   for (auto& write : writes) write.Start();
-  const auto add_pool = [&](Configuration& next) {
-    if (!next.AddPool(regions_.back()->bytes().size(), chain.front())) return false;
-    next.pools.back().chain = chain;
-    next.pools.back().in_use = true;
-    return true;
-  };
-  ASSERT_TRUE(core.views()->Change(add_pool).ok());
-  while (!Present().active) poll();
-  kvs::Task<krcore::Status> enter = core.EnterPool(3);
-  enter.Start();
-  while (!enter.done()) poll();
-  EXPECT_TRUE(enter.Take().ok());
+  const auto other = store_->NewClient().value();
+  AddPool(*other);
   for (auto& write : writes) {
-    while (!write.done()) poll();
+    while (!write.done()) PollBoth(*other);
     const Status status = write.Take();
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
   contents["key-0"] = contents["key-1"] = another;
   ExpectSound(contents);
+}
+
+// A run of the mover has begun when a pool comes, in which it then makes tables.
+TEST_P(LargeTables, AreMergedThoughAPoolComesMeanwhile) {
+  ASSERT_TRUE(client_->Put("key", "value").ok());
+  kvs::CompactReport report;
+  kvs::Task<krcore::Status> compact = client_->CompactAsync({.thorough = true}, &report);
+  compact.Start();
+  const auto other = store_->NewClient().value();
+  AddPool(*other);
+  EXPECT_LT(report.tables_merged, 1u << kDepth) << "it is over";
+  while (!compact.done()) PollBoth(*other);
+  EXPECT_TRUE(compact.Take().ok());
+  EXPECT_EQ(report.tables_merged, (1u << kDepth) - 1);
+  ExpectSound({{"key", "value"}});
 }
 
 TEST_P(MirroredStores, AnswerUnavailableWhenTheLastReplicaHasDied) {

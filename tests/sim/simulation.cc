@@ -172,7 +172,8 @@ ClientState* Simulation::StartClient(Process& process, uint32_t lanes) {
   }
   state.lanes = lanes;
   state.speed = static_cast<double>(LogUniform(random_, 300, 4'000)) / 1e3;
-  state.next_poll_ns = state.heartbeat_ns = state.posted_after_ns = world_.now_ns();
+  state.next_poll_ns = state.posted_after_ns = world_.now_ns();
+  state.seen_ns.fill(world_.now_ns());
   Trace("client %u begins in process %u", state.number, process.number);
   return &state;
 }
@@ -257,7 +258,7 @@ void Simulation::PollClient(ClientState& state) {
     while (state.in_flight < state.lanes && Chance(0.7)) StartOperation(state);
   }
   const int64_t begun_ns = world_.now_ns();
-  // A lease counts from the post of a heartbeat, which came after the one before was seen.
+  // A lease counts from the post of a heartbeat. Two may be under way at once (Registrar::Announce, and a renewal).
   if (begun_ns - state.posted_after_ns > kLeaseNs - kLeaseNs / 4) state.lapsed_ns = begun_ns;
   uint32_t polls = 1;
   // Polls in vain cost more CPU than they show while a memory node copies, which takes long.
@@ -275,7 +276,7 @@ void Simulation::PollClient(ClientState& state) {
   }
   if (state.client->stats().heartbeats != state.heartbeats) {
     state.heartbeats = state.client->stats().heartbeats;
-    state.posted_after_ns = std::exchange(state.heartbeat_ns, begun_ns);
+    state.posted_after_ns = std::exchange(state.seen_ns[1], std::exchange(state.seen_ns[0], begun_ns));
   }
   Ambush(state);
   if (state.leaving && state.in_flight == 0 && !PromotionPending()) {
