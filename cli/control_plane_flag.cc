@@ -11,7 +11,8 @@ DEFINE_string(
     "every node. kernel: all processes of the host share the connections of the kernel module krcore.ko; leave --rnic "
     "at its default. Two more are there for comparison. verbs: each worker opens the device and makes its own RC "
     "connections. "
-    "lite: the workers of a process share one RC connection to each node. memnode and surge accept only krcore and "
+    "lite: the workers of a process share one RC connection to each node. memnode and surge status accept only krcore "
+    "and "
     "kernel. A memnode with krcore also serves clients of verbs and lite, unless it has --rc_acceptor=off");
 
 namespace cli {

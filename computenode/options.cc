@@ -25,7 +25,7 @@ DEFINE_int32(
     standby, -1,
     "Workers kept in readiness, 0 to 512, or to 64 with --worker_kind=thread. They have started and opened the "
     "store, but have no connections yet. -1: --max_workers, but at most 16, with --autoscale; 4 without it; 0 "
-    "with --worker_kind=exec");
+    "with --worker_kind=exec, and with --redis unless --autoscale is given");
 DEFINE_double(worker_capacity, 0,
               "Most requests per second that one worker takes, 0 to 1000000000. 0: no limit. With --redis it limits "
               "nothing; it is what a worker can serve");
@@ -246,7 +246,7 @@ cli::Program ProgramDescription() {
       "line.";
   program.usage =
       "computenode --fabric=NAME --workers=N -P FILE [-p KEY=VALUE]... [flags]\n"
-      "       computenode --fabric=NAME --workers=N --redis=HOST:PORT [flags]";
+      "computenode --fabric=NAME --workers=N --redis=HOST:PORT [flags]";
   program.flags = {"fabric",
                    "workers",
                    "in_flight",

@@ -159,7 +159,8 @@ void NodeMetrics::AddMemory(Families* families) const {
   for (const auto& [state, name] : {std::pair{kvs::MemberState::kInUse, "in_use"},
                                     {kvs::MemberState::kDraining, "draining"},
                                     {kvs::MemberState::kDrained, "drained"}}) {
-    families->AddGauge("surgekv_memory_state", "1 for the state that the store's home records for this node, else 0",
+    families->AddGauge("surgekv_memory_state",
+                       "1 for the state that the store's home records for this node or its mirrored pool, else 0",
                        member_ == state ? 1 : 0, {{"state", name}});
   }
 }
@@ -172,8 +173,11 @@ void NodeMetrics::AddReplica(Families* families) const {
                        stats.state == state ? 1 : 0, {{"state", std::string(kvs::ReplicaStateName(state))}});
   }
   families->AddGauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
-  families->AddGauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks",
-                     stats.pool == 0 || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
+  // The home's list has the pools that are in use.
+  const auto is_its = [&stats](const kvs::MemberView& member) { return member.node == stats.pool; };
+  const bool waits = !home_.members.empty() && std::ranges::none_of(home_.members, is_its);
+  families->AddGauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks; 0 until it is in use",
+                     stats.pool == 0 || waits || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
   const bool learns = stats.state == kvs::ReplicaState::kLearner;
   families->AddGauge("surgekv_replica_tables_left", "Subtables that a learner has not looked through yet",
                      learns && stats.tables < stats.all_tables ? stats.all_tables - stats.tables : 0);

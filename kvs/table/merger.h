@@ -45,7 +45,7 @@ class Merger : private Part {
   // For a writer at a closed table, or at its directory entry: finishes op.merge if the client that ran it has stopped.
   // kOk: it is finished; kRestart: it goes on, or there may soon be memory for it. kFull: there is none.
   Task<Step> HelpMerge(Operation& op);
-  // A split of the table of dir[ParentIndex(index)] found `entry` in dir[index], after its own first step. kOk: the
+  // A split of the table of dir[ParentIndex(index)] found `entry` in dir[index], after Split 2. kOk: the
   // birth of dir[index] is over, and its table is in a merge with its own child. kRestart: it was the end of an earlier
   // merge of the two, which is done now.
   Task<Step> PassMerge(uint32_t index, DirectoryEntry entry);

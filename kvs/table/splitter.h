@@ -32,7 +32,8 @@ class Splitter : private Part {
   // soon be memory for it. kFull: there is none, or the directory does not go deeper.
   Task<Step> Split(Operation& op, TableRef table);
   // Finishes the split that made dir[child_index], if it is unfinished and the client that ran it has stopped. The
-  // client must have an operation in flight, or a pin of its own, for the tables and blocks that this reads.
+  // client must have an operation in flight, or a pin of its own: this reads tables, and its CASes expect words that
+  // name blocks.
   Task<Step> FinishAbandonedSplit(const Batch& on_behalf_of, uint32_t child_index);
 
  private:

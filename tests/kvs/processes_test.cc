@@ -102,7 +102,7 @@ kvs::Task<void> InsertOne(kvs::Client& client, std::string key) {
 }
 
 // A victim dies in the middle of a split, and the survivor only updates. It never needs a free slot, but the blocks
-// that it replaces in the half-born table can be reused only once somebody has finished the split.
+// that it replaces in the new table can be reused only once somebody has finished the split.
 TEST_F(Processes, UpdatesOfATableWhoseSplitterDiedDoNotRunOutOfMemory) {
   // Round trips of the splitting insert before its death: around the publication of the new table and after it.
   for (const uint32_t pause : {2u, 30u, 60u, 66u, 72u}) {

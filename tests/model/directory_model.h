@@ -2,8 +2,8 @@
 // merge record of docs/protocol.md, under operations that may start at any table ever published (stale caches).
 //
 // A step is one READ of a word or one CAS. Any process may pause before any step for as long as it likes. Two things
-// are not modelled here: reuse of memory (every allocation is a new one; the reclamation model covers that) and torn
-// blocks.
+// are not modelled here: reuse of memory (every allocation is a new one; the table model and the epoch model cover
+// that) and torn blocks.
 #ifndef TESTS_MODEL_DIRECTORY_MODEL_H_
 #define TESTS_MODEL_DIRECTORY_MODEL_H_
 

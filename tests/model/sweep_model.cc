@@ -55,20 +55,20 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
       next.evacuating = 1;
       ++next.evacuations;
       next.mover = 1;
-      return emit(kMover, "sweep 1: CAS the evacuation slot", next);
+      return emit(kMover, "empty 1: CAS the evacuation slot", next);
     case 1:
       next.mover_epoch = next.epoch;
       next.mover = Mutated(M::kScanAtOnce) ? 3 : 2;
-      return emit(kMover, "sweep 2: READ the epoch", next);
+      return emit(kMover, "empty 2: READ the epoch", next);
     case 2:
       if (!all_beyond(next.mover_epoch)) return;
       next.mover = 3;
-      return emit(kMover, "sweep 2: all announcements are beyond it", next);
+      return emit(kMover, "empty 2: all announcements are beyond it", next);
     case 3:
       next.mover_directory = next.directory;
       next.mover_found = next.mover_scanned = 0;
       next.mover = 4;
-      return emit(kMover, "sweep 3: READ the directory", next);
+      return emit(kMover, "empty 3: READ the directory", next);
     case 4:  // the slots are read in any order
       for (int i = 0; i < 3; ++i) {
         if ((next.mover_scanned >> i & 1) != 0) continue;
@@ -83,7 +83,7 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
         }
         scanned.mover_scanned |= static_cast<uint8_t>(1 << i);
         if (scanned.mover_scanned == 7) scanned.mover = 5;
-        emit(kMover, "sweep 3: look at a slot, CAS it if it names X", scanned);
+        emit(kMover, "empty 3: look at a slot, CAS it if it names X", scanned);
       }
       return;
     case 5: {
@@ -92,20 +92,20 @@ void SweepModel::Mover(const State& before, const Emit& emit) const {
       const bool valid = (still || Mutated(M::kScanIgnoresDirectory)) && !next.mover_found;
       next.mover = valid ? 6 : 3;
       next.mover_directory = next.mover_found = next.mover_scanned = 0;
-      return emit(kMover, "sweep 3: READ the directory again", next);
+      return emit(kMover, "empty 3: READ the directory again", next);
     }
     case 6:
       next.mover_epoch = next.epoch;
       next.mover = Mutated(M::kFreeAtOnce) ? 8 : 7;
-      return emit(kMover, "sweep 4: READ the epoch", next);
+      return emit(kMover, "empty 4: READ the epoch", next);
     case 7:
       if (!all_beyond(next.mover_epoch)) return;
       next.mover = 8;
-      return emit(kMover, "sweep 4: all announcements are beyond it", next);
+      return emit(kMover, "empty 4: all announcements are beyond it", next);
     case 8:
       next.chunk_free = 1;
       next.mover = 9;
-      return emit(kMover, "sweep 4: CAS the chunk word to FREE", next);
+      return emit(kMover, "empty 4: CAS the chunk word to FREE", next);
     default: return;
   }
 }

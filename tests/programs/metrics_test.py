@@ -88,6 +88,12 @@ class MetricsTest(FabricCase):
         self.assertEqual(front_end.stop(), 0, front_end.text())
         self.assertEqual(whole.value("surgekv_replica_state", state="member"), 1)
         self.assertEqual((whole.value("surgekv_replica_pool"), whole.value("surgekv_replica_pool_missing")), (1, 0))
+        third = self.start_memnode(3)
+        alone = metrics_address(third)
+        self.wait_for_health(alone, 200, "ok: member of pool 2, which has 1 of 2 replicas")
+        # Its pool has no keys before it has both replicas, so nothing is missing.
+        wait_for(lambda: self.scrape(alone).value("surgekv_replica_pool_missing") == 0, third.text)
+        self.assertEqual(third.stop(), 0, third.text())
         second.kill()
         self.wait_for_health(address, 200, "ok: member of pool 1, which has 1 of 2 replicas")
         self.assertEqual(self.scrape(address).value("surgekv_replica_pool_missing"), 1)

@@ -266,8 +266,8 @@ RunResult LateFinisher(uint64_t point) {
 // ---- tables that go and come
 
 // A reader sees a slot that is frozen and no longer counts, because the key's new slot was written already, and is
-// held. The tables are merged, and the joined one splits. Its new child says nothing of the key yet, which must not
-// make that slot count again.
+// held. The tables are merged, and the joined one has just published a new child. The reader must go there, and not
+// believe the slot that it saw.
 RunResult FrozenSlotOfAFormerSplit(uint64_t point) {
   RunResult result;
   OnStage({}, &result, [point](Stage& stage) {

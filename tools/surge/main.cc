@@ -46,9 +46,9 @@ const cli::Program& ProgramDescription() {
           "damage begins, and what comes before it stays restored; --check tells in advance.",
       .usage =
           "surge status --fabric=NAME [--watch] [--json]\n"
-          "       surge backup --fabric=NAME --out=FILE [--overwrite]\n"
-          "       surge restore --fabric=NAME --in=FILE\n"
-          "       surge restore --in=FILE --check",
+          "surge backup --fabric=NAME --out=FILE [--overwrite]\n"
+          "surge restore --fabric=NAME --in=FILE\n"
+          "surge restore --in=FILE --check",
       .flags = {"fabric", "watch", "json", "out", "overwrite", "in", "check", "rnic", "fabric_address", "rnic_port",
                 "control_plane", "operation_timeout_ms", "open_timeout_ms", "log"},
       .examples =

@@ -11,7 +11,7 @@
  * The names are the paper's with the prefix krcore_, which KRCORE_SHORT_NAMES makes optional, as above. Semantics and
  * errors are those of the C++ classes that this wraps (node.h, queue_pool.h, virtual_queue.h, message.h).
  *
- * Errors: 0 is success, otherwise a KRCORE_E... of docs/krcore.md; krcore_strerror names it, and
+ * Errors: 0 is success, otherwise one of enum krcore_error; krcore_strerror names it, and
  * krcore_last_error() says more about the last failure of the calling thread. No call throws, aborts or sets errno.
  * Ownership: what a call hands out through its last argument belongs to the caller until the matching close. Close
  * queues before their pool, pools and memory before their node. Closing NULL does nothing. Buffers named by requests

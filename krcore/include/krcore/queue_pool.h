@@ -10,7 +10,8 @@
 // losing or reordering anything (docs/krcore.md, "RC queues for hot peers").
 //
 // Thread safety: a pool and its VirtualQueues belong to one thread at a time of the process that made them (fork.h).
-// Blocking: none of the calls on the data path blocks or makes a system call.
+// Blocking: calls on the data path neither block nor make system calls, but for the exceptions of K11
+// (docs/architecture.md).
 #ifndef KRCORE_QUEUE_POOL_H_
 #define KRCORE_QUEUE_POOL_H_
 
