@@ -285,11 +285,11 @@ class Connections {
   // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches
-  // wait for its replicas.
+  // wait for its replicas, and for a view that has the pool. Who names it uses such a view already.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
-    return mirrored() ? (*chains_)[memory_node & 0xff].length != 0 : ReachAgain(memory_node);
+    return mirrored() || ReachAgain(memory_node);
   }
   // Before the first connection to a memory node: it must be the one that `others` reach, or is checked.
   void ExpectSame(const Connections& others, krcore::NodeId memory_node) {
@@ -306,7 +306,7 @@ class Connections {
     peers_[memory_node & 0xff].connected = false;
     peers_[memory_node & 0xff].retry_at_ns = 0;
   }
-  // The size of the pool of a memory node that was reached.
+  // The size of the pool of a memory node that was reached; 0: of a mirrored pool that the view in use does not have.
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
     return mirrored() ? (*chains_)[memory_node & 0xff].bytes : peers_[memory_node & 0xff].pool_bytes;
   }

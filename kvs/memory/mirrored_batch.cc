@@ -242,7 +242,11 @@ void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
   using Phase = MirroredVerb::Phase;
   const bool is_cas = mirrored.is_cas(), may_post_to_closed = Mutated(Mutation::kPostsToClosed);
   const PoolChain* const chain = connections_->views_->Find(mirrored.pool);
-  if (chain == nullptr) return EndVerb(mirrored, State::kLost);
+  if (chain == nullptr) {
+    if (waits_since_ns_ == 0) connections_->views_->NoteNewer();
+    round->left = true;
+    return;
+  }
   bool ready = !chain->closed || may_post_to_closed;
   if (ready && mirrored.since != chain->since) {
     connections_->ReleaseCopyBuffer(mirrored);

@@ -271,24 +271,44 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     client_->Poll();
     world_.RunUntil(world_.now_ns() + 5'000);
   }
-  // Makes pool 3, which comes into use.
-  void AddPool(kvs::Client& client) {
+  // Writes large values until no other has room. Returns what is there then.
+  static constexpr size_t kLargeBytes = 40'000;
+  std::map<std::string, std::string> FillUp() {
+    std::map<std::string, std::string> contents;
+    const std::string value(kLargeBytes, 'x');
+    for (int i = 0; client_->Put("key-" + std::to_string(i), value).ok(); ++i) {
+      contents["key-" + std::to_string(i)] = value;
+    }
+    return contents;
+  }
+  // Makes pool 3, and puts it in the configuration.
+  bool AddThirdPool(Configuration* next) {
     std::vector<Replica> chain;
     for (uint32_t replica = 0; replica < GetParam(); ++replica) {
       krcore::Node& node = *nodes_.emplace_back(OpenNode(IdOf(3, replica)));
       regions_.push_back(MakeRegion(node));
-      ASSERT_TRUE(kvs::FormatPool(regions_.back()->bytes(), node.id(), kChunkBytes, 3, node.incarnation()).ok());
-      ASSERT_TRUE(node.Publish({}).ok());
+      EXPECT_TRUE(kvs::FormatPool(regions_.back()->bytes(), node.id(), kChunkBytes, 3, node.incarnation()).ok());
+      EXPECT_TRUE(node.Publish({}).ok());
       chain.push_back({node.id(), node.incarnation()});
     }
+    if (!next->AddPool(regions_.back()->bytes().size(), chain.front())) return false;
+    next->pools.back().chain = chain;
+    next->pools.back().in_use = true;
+    return true;
+  }
+  void PollUntilDone(kvs::Client& client, kvs::Task<krcore::Status> task) {
+    task.Start();
+    while (!task.done()) {
+      client.Poll();
+      world_.RunUntil(world_.now_ns() + 5'000);
+    }
+    const Status status = task.Take();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  // Makes pool 3, which comes into use.
+  void AddPool(kvs::Client& client) {
     auto& core = dynamic_cast<kvs::ClientCore&>(client);
-    const auto add = [&](Configuration& next) {
-      if (!next.AddPool(regions_.back()->bytes().size(), chain.front())) return false;
-      next.pools.back().chain = chain;
-      next.pools.back().in_use = true;
-      return true;
-    };
-    ASSERT_TRUE(core.views()->Change(add).ok());
+    ASSERT_TRUE(core.views()->Change([this](Configuration& next) { return AddThirdPool(&next); }).ok());
     while (!Present().active) PollBoth(client);
     kvs::Task<krcore::Status> enter = core.EnterPool(3);
     enter.Start();
@@ -602,13 +622,9 @@ TEST_P(SeveralReplicas, GoOnWhenOnePoolLosesAReplicaAndAnotherGetsOne) {
 
 // A write waits for memory, and gets it in a pool that is younger than what the write began with.
 TEST_P(MirroredStores, GiveWritesThatWaitMemoryOfAPoolThatComes) {
-  const std::string value(40'000, 'x');
-  std::map<std::string, std::string> contents;
-  for (int i = 0; client_->Put("key-" + std::to_string(i), value).ok(); ++i) {
-    contents["key-" + std::to_string(i)] = value;
-  }
+  std::map<std::string, std::string> contents = FillUp();
   std::vector<kvs::Task<krcore::Status>> writes;
-  const std::string another(value.size(), 'y');
+  const std::string another(kLargeBytes, 'y');
   writes.push_back(client_->PutAsync("key-0", another));
   const kvs::ModifyFunction set = [&](const std::optional<kvs::Record>&) { return kvs::Modification::Set(another); };
   writes.push_back(client_->ModifyAsync("key-1", &set));
@@ -622,6 +638,35 @@ TEST_P(MirroredStores, GiveWritesThatWaitMemoryOfAPoolThatComes) {
   }
   contents["key-0"] = contents["key-1"] = another;
   ExpectSound(contents);
+}
+
+// One change of replicas follows another, and a third client does not acknowledge the second one. So a client that has
+// not used the first view in time has to wait for the next. Others use a pool meanwhile that this client does not have.
+TEST_P(MirroredStores, ServeWhatLiesInAPoolOfAViewThatAClientHasMissed) {
+  std::map<std::string, std::string> contents = FillUp();
+  auto silent = store_->NewClient().value(), other = store_->NewClient().value();
+  const auto views_of = [](kvs::Client& client) { return dynamic_cast<kvs::ClientCore&>(client).views(); };
+  ASSERT_TRUE(views_of(*other)->Change([this](Configuration& next) { return AddThirdPool(&next); }).ok());
+  while (!Present().active) {
+    for (kvs::Client* const client : {&*client_, &*silent, &*other}) client->Poll();  // the last one makes it active
+    if (!Present().active) world_.RunUntil(world_.now_ns() + 5'000);
+  }
+  PollUntilDone(*other, dynamic_cast<kvs::ClientCore&>(*other).EnterPool(3));
+  const auto add_another = [](Configuration& next) { return next.AddPool(size_t{4} << 20, {199, 1}); };
+  ASSERT_TRUE(views_of(*other)->Change(add_another).ok());
+  for (int i = 0; i < 4; ++i) {
+    std::string& value = contents["key-" + std::to_string(i)];
+    value.back() = 'y';
+    PollUntilDone(*other, other->PutAsync("key-" + std::to_string(i), value));
+  }
+  EXPECT_FALSE(Present().active);
+  ASSERT_LT(views_of(*client_)->number(), views_of(*other)->number());
+  for (const auto& [key, value] : contents) {
+    std::string read;
+    const Status got = client_->Get(key, &read);
+    EXPECT_TRUE(got.ok()) << got.ToString();
+    EXPECT_TRUE(read == value) << key;
+  }
 }
 
 // A run of the mover has begun when a pool comes, in which it then makes tables.
