@@ -174,8 +174,8 @@ void NodeMetrics::AddReplica(Families* families) const {
   }
   families->AddGauge("surgekv_replica_pool", "The mirrored pool of this node; 0: none", stats.pool);
   // The home's list has the pools that are in use.
-  const auto is_its = [&stats](const kvs::MemberView& member) { return member.node == stats.pool; };
-  const bool waits = !home_.members.empty() && std::ranges::none_of(home_.members, is_its);
+  const auto is_this = [&stats](const kvs::MemberView& member) { return member.node == stats.pool; };
+  const bool waits = !home_.members.empty() && std::ranges::none_of(home_.members, is_this);
   families->AddGauge("surgekv_replica_pool_missing", "Replicas that the pool of this node lacks; 0 until it is in use",
                      stats.pool == 0 || waits || stats.replicas > stats.wanted ? 0 : stats.wanted - stats.replicas);
   const bool learns = stats.state == kvs::ReplicaState::kLearner;

@@ -64,12 +64,8 @@ Task<Step> Chunks::CutSpan(Operation& op, krcore::NodeId node, std::span<const C
 Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind, uint32_t count, uint32_t tag,
                               Span* taken, uint64_t least) {
   if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
-  uint64_t& cursor = op.buffers->slots[0];
-  if (common_.connections.PoolBytes(node) == 0) {  // a READ waits for the view that has the pool
-    op.batch.Read({node, kCursorOffset}, &cursor, sizeof(cursor));
-    KVS_CO_RETURN_UNLESS_OK(co_await op.batch.Run());
-  }
   const uint64_t pool_bytes = common_.connections.PoolBytes(node);
+  if (pool_bytes == 0) co_return Step::kRestart;  // a mirrored pool that the view in use does not have yet
   const uint64_t chunks = pool_bytes / common_.shape.chunk_bytes,
                  reserved = ReservedChunks(pool_bytes, common_.shape.chunk_bytes);
   // The mover leaves some for its copies when it merges tables.
@@ -82,6 +78,7 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
   // run is missed.
   uint32_t& guess = chunk_guess_[node];
   if (guess < reserved || guess >= chunks) guess = static_cast<uint32_t>(reserved);
+  uint64_t& cursor = op.buffers->slots[0];
   op.batch.Read({node, kCursorOffset}, &cursor, sizeof(cursor));
   uint64_t hint = 0, start = 0;
   for (int pass = 0; pass < 3; ++pass) {

@@ -285,7 +285,7 @@ class Connections {
   // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches
-  // wait for its replicas, and for a view that has the pool. Who names it uses such a view already.
+  // wait for its replicas, and for a view that has the pool. Whoever names it uses such a view already.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;

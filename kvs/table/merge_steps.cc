@@ -202,7 +202,10 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
     if (header.closed()) return {};
     return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
   };
-  return workbench_.SwapAll(table, image, common_.shape.geometry.buckets(), closed_header, Word::kAnyones);
+  const auto look = [this, table, image] { return workbench_.Look(table, image); };
+  uint64_t closed = 0;
+  co_return co_await workbench_.SwapAll(table, common_.shape.geometry.buckets(), look, closed_header, Word::kAnyones,
+                                        &closed);
 }
 
 // After the table was closed. Slots that are VAL or INS become FRZ or FREE.
@@ -216,8 +219,11 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
     return Workbench::Swap{SlotOffset(s), slot.word(), now.word()};
   };
   const uint32_t slots = common_.shape.geometry.slots();
-  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.SwapAll(table, image, slots, settled, Word::kAnyonesSlot));
-  for (uint32_t s = 0; s < slots && Mutated(Mutation::kMergeWithoutFreeze); ++s) {
+  const auto look = [this, table, image] { return workbench_.Look(table, image); };
+  uint64_t frozen = 0;
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.SwapAll(table, slots, look, settled, Word::kAnyonesSlot, &frozen));
+  const bool unfrozen = Mutated(Mutation::kMergeWithoutFreeze) || Mutated(Mutation::kLostSwapIgnored);
+  for (uint32_t s = 0; s < slots && unfrozen; ++s) {
     Slot& slot = workbench_.ImageSlot(s, image);
     if (slot.state() == SlotState::kVal) slot = slot.WithState(SlotState::kFrz);
   }

@@ -214,31 +214,15 @@ Task<Step> Splitter::FreezeMoving(TableRef parent) {
     const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : common_.NewFree();
     return Workbench::Swap{SlotOffset(s), slot.word(), settled.word()};
   };
-  for (bool any = true; any;) {
-    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent));
-    any = false;
-    for (uint32_t s = 0; s < slots;) {
-      const uint32_t count = workbench_.AskToSwap(parent, &s, slots, moving, Word::kAnyonesSlot);
-      KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
-      any |= count > 0;
-      CountFrozen(count);
-    }
-    if (Mutated(Mutation::kSplitIgnoresLostFreeze)) break;
-  }
-  for (uint32_t s = 0; s < slots; ++s) {
+  const auto look = [this, parent] { return ReadHashes(parent); };
+  KVS_CO_RETURN_UNLESS_OK(
+      co_await workbench_.SwapAll(parent, slots, look, moving, Word::kAnyonesSlot, &common_.stats.slots_migrated));
+  const bool unfrozen = Mutated(Mutation::kCopyWithoutFreeze) || Mutated(Mutation::kLostSwapIgnored);
+  for (uint32_t s = 0; s < slots && unfrozen; ++s) {
     Slot& slot = workbench_.ImageSlot(s, kParentImage);
-    const bool copied = Mutated(Mutation::kCopyWithoutFreeze) || Mutated(Mutation::kSplitIgnoresLostFreeze);
-    if (copied && slot.state() == SlotState::kVal && moves_[s]) slot = slot.WithState(SlotState::kFrz);
+    if (slot.state() == SlotState::kVal && moves_[s]) slot = slot.WithState(SlotState::kFrz);
   }
   co_return Step::kOk;
-}
-
-void Splitter::CountFrozen(uint32_t swaps) {
-  for (uint32_t i = 0; i < swaps; ++i) {
-    const bool won = workbench_.words().cas[i] == workbench_.words().slots[i];
-    common_.stats.slots_migrated += won && Slot(workbench_.words().slots[i]).state() == SlotState::kVal ? 1 : 0;
-    common_.stats.cas_failures += won ? 0 : 1;
-  }
 }
 
 // [Split 5] Makes the child's image of the parent's: what is frozen there is a value here, in the same slot.

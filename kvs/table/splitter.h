@@ -48,7 +48,6 @@ class Splitter : private Part {
   Task<Step> MakeChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> MoveHeaders(TableRef parent);
   Task<Step> FreezeMoving(TableRef parent);
-  void CountFrozen(uint32_t swaps);
   void BuildChild(uint32_t depth, uint32_t child_index);
   Task<Step> ClearFrozen(TableRef parent);
   Task<Step> FinishSplit(uint32_t child_index);

@@ -99,19 +99,29 @@ class Workbench : private Part {
     }
     return count;
   }
-  // Reads the table, and CASes those that swap_of(0), ... swap_of(end - 1) name, until an image shows that there are
-  // none.
-  template <typename SwapOf>
-  Task<Step> SwapAll(TableRef table, uint32_t image, uint32_t end, SwapOf swap_of, Word whose) {
+  // Reads the table by look() (a Task<Step>) and CASes those that swap_of(0), ... swap_of(end - 1) name, until a look
+  // shows that there are none. *swapped grows by those that were won.
+  template <typename Look, typename SwapOf>
+  Task<Step> SwapAll(TableRef table, uint32_t end, Look look, SwapOf swap_of, Word whose, uint64_t* swapped) {
     for (bool any = true; any;) {
-      ReadImage(table, image);
-      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      KVS_CO_RETURN_UNLESS_OK(co_await look());
       any = false;
       for (uint32_t next = 0; next < end;) {
-        any |= AskToSwap(table, &next, end, swap_of, whose) > 0;
+        const uint32_t count = AskToSwap(table, &next, end, swap_of, whose);
         KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+        uint32_t won = 0;
+        for (uint32_t i = 0; i < count; ++i) won += registered_->cas[i] == registered_->slots[i] ? 1 : 0;
+        *swapped += won;
+        common_.stats.cas_failures += count - won;
+        any |= count > 0 && !Mutated(Mutation::kLostSwapIgnored);
       }
     }
+    co_return Step::kOk;
+  }
+  // Reads the whole subtable.
+  Task<Step> Look(TableRef table, uint32_t image) {
+    ReadImage(table, image);
+    KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
     co_return Step::kOk;
   }
   // A whole subtable.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -296,10 +297,10 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     next->pools.back().in_use = true;
     return true;
   }
-  void PollUntilDone(kvs::Client& client, kvs::Task<krcore::Status> task) {
+  void PollUntilDone(std::initializer_list<kvs::Client*> clients, kvs::Task<krcore::Status> task) {
     task.Start();
     while (!task.done()) {
-      client.Poll();
+      for (kvs::Client* const client : clients) client->Poll();
       world_.RunUntil(world_.now_ns() + 5'000);
     }
     const Status status = task.Take();
@@ -310,10 +311,7 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     auto& core = dynamic_cast<kvs::ClientCore&>(client);
     ASSERT_TRUE(core.views()->Change([this](Configuration& next) { return AddThirdPool(&next); }).ok());
     while (!Present().active) PollBoth(client);
-    kvs::Task<krcore::Status> enter = core.EnterPool(3);
-    enter.Start();
-    while (!enter.done()) PollBoth(client);
-    EXPECT_TRUE(enter.Take().ok());
+    PollUntilDone({&client, &*client_}, core.EnterPool(3));
   }
   void SetReplicas(uint32_t replicas) {
     uint64_t version = 0;
@@ -651,16 +649,21 @@ TEST_P(MirroredStores, ServeWhatLiesInAPoolOfAViewThatAClientHasMissed) {
     for (kvs::Client* const client : {&*client_, &*silent, &*other}) client->Poll();  // the last one makes it active
     if (!Present().active) world_.RunUntil(world_.now_ns() + 5'000);
   }
-  PollUntilDone(*other, dynamic_cast<kvs::ClientCore&>(*other).EnterPool(3));
+  PollUntilDone({&*other}, dynamic_cast<kvs::ClientCore&>(*other).EnterPool(3));
   const auto add_another = [](Configuration& next) { return next.AddPool(size_t{4} << 20, {199, 1}); };
   ASSERT_TRUE(views_of(*other)->Change(add_another).ok());
   for (int i = 0; i < 4; ++i) {
     std::string& value = contents["key-" + std::to_string(i)];
     value.back() = 'y';
-    PollUntilDone(*other, other->PutAsync("key-" + std::to_string(i), value));
+    PollUntilDone({&*other}, other->PutAsync("key-" + std::to_string(i), value));
   }
   EXPECT_FALSE(Present().active);
+  for (int i = 0; i < 600; ++i) {  // it reads the list of pools
+    client_->Poll();
+    world_.RunUntil(world_.now_ns() + 500'000);
+  }
   ASSERT_LT(views_of(*client_)->number(), views_of(*other)->number());
+  EXPECT_TRUE(client_->Put("key-4", contents["key-4"]).ok()) << "only the new pool has room";
   for (const auto& [key, value] : contents) {
     std::string read;
     const Status got = client_->Get(key, &read);

@@ -95,8 +95,8 @@ struct ClientState {
   std::vector<int64_t> expelled_ns;  // start times of the polls at which it found itself expelled
   int64_t rests_until_ns = 0;        // what it begins before then fails anyway
   uint64_t heartbeats = 0;           // as of its last poll
-  std::array<int64_t, 2> seen_ns{};  // when that was seen to grow the last times, the later one first
-  int64_t posted_after_ns = 0;       // the same the time before; after that the last one was posted
+  std::array<int64_t, 2> seen_ns{};  // when that was seen to grow: last, and the time before
+  int64_t posted_after_ns = 0;       // ... and the time before that. The last heartbeat was posted later
   int64_t lapsed_ns = -1;            // when its lease was last over, or nearly
   KeyScan scan;                      // it takes some steps of it now and then
 
