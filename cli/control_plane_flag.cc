@@ -10,10 +10,9 @@ DEFINE_string(
     "How workers connect to memory nodes. krcore: all workers of a process share a pool of DC connections, which reach "
     "every node. kernel: all processes of the host share the connections of the kernel module krcore.ko; leave --rnic "
     "at its default. Two more are there for comparison. verbs: each worker opens the device and makes its own RC "
-    "connections. "
-    "lite: the workers of a process share one RC connection to each node. memnode and surge status accept only krcore "
-    "and "
-    "kernel. A memnode with krcore also serves clients of verbs and lite, unless it has --rc_acceptor=off");
+    "connections. lite: the workers of a process share one RC connection to each node. memnode and surge status accept "
+    "only krcore and kernel. A memnode with krcore also serves clients of verbs and lite, unless it has "
+    "--rc_acceptor=off");
 
 namespace cli {
 

@@ -45,14 +45,18 @@ Task<Step> Allocator::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId 
   const auto preferred = std::find(home_.members().begin(), home_.members().end(), node);
   const size_t first =
       preferred != home_.members().end() ? static_cast<size_t>(preferred - home_.members().begin()) : turn_++;
-  bool unreachable = false;
+  bool unreachable = false, unknown = false;
   for (size_t m = 0; m < home_.members().size(); ++m) {
-    const Step allocated =
-        co_await AllocateFrom(op, home_.members()[(first + m) % home_.members().size()], bytes, address);
+    const krcore::NodeId member = home_.members()[(first + m) % home_.members().size()];
+    if (!common_.connections.HasPool(member)) {
+      unknown = true;
+      continue;
+    }
+    const Step allocated = co_await AllocateFrom(op, member, bytes, address);
     if (allocated == Step::kOk || allocated == Step::kRestart) co_return allocated;
     unreachable |= allocated == Step::kUnavailable;  // others may have room
   }
-  co_return unreachable ? Step::kUnavailable : Step::kFull;
+  co_return unreachable ? Step::kUnavailable : unknown ? Step::kRestart : Step::kFull;
 }
 
 // The operation waits until what its client had retired before is free, a memory node joins, or some client's mover
@@ -136,15 +140,19 @@ Task<Step> Allocator::AllocateFrom(Operation& op, krcore::NodeId node, uint64_t 
 }
 
 Task<Step> Allocator::AllocateTable(Operation& op, uint32_t index, GlobalAddress* table) {
-  bool unreachable = false;
+  bool unreachable = false, unknown = false;
   for (size_t m = 0; m < home_.members().size(); ++m) {
     const krcore::NodeId node = home_.members()[(index + m) % home_.members().size()];
+    if (!common_.connections.HasPool(node)) {
+      unknown = true;
+      continue;
+    }
     if (memory_.Of(op.batch).AllocateTable(node, table)) co_return Step::kOk;
     const Step cut = co_await chunks_.CutTable(op, node, table);
     if (cut == Step::kOk) co_return cut;
     unreachable |= cut == Step::kUnavailable;
   }
-  co_return unreachable ? Step::kUnavailable : Step::kFull;
+  co_return unreachable ? Step::kUnavailable : unknown ? Step::kRestart : Step::kFull;
 }
 
 // ---- tables that are out of use

@@ -65,7 +65,6 @@ Task<Step> Chunks::TakeChunks(Operation& op, krcore::NodeId node, ChunkKind kind
                               Span* taken, uint64_t least) {
   if (!common_.connections.Reach(node)) co_return Step::kUnavailable;
   const uint64_t pool_bytes = common_.connections.PoolBytes(node);
-  if (pool_bytes == 0) co_return Step::kRestart;  // a mirrored pool that the view in use does not have yet
   const uint64_t chunks = pool_bytes / common_.shape.chunk_bytes,
                  reserved = ReservedChunks(pool_bytes, common_.shape.chunk_bytes);
   // The mover leaves some for its copies when it merges tables.

@@ -157,7 +157,8 @@ class HeldEntries {
 struct StoreShape {
   krcore::NodeId home = krcore::kNoNode;  // a pool, where pools are mirrored
   SubtableGeometry geometry;
-  uint32_t initial_depth = 0;  // of the table when the store began; of the mover's runs only thorough ones go below it
+  uint32_t initial_depth =
+      0;  // of the table when the store began; only Deletes and the mover's thorough runs go below it
   uint64_t chunk_bytes = kDefaultChunkBytes;
   int64_t lease_ns = kDefaultLeaseNs;
   Hasher hasher{HashSeed{}};

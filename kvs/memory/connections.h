@@ -285,7 +285,7 @@ class Connections {
   // Connects to a memory node, unless it is connected. kUnavailable: it is dead, or a try has just failed.
   Status Ensure(krcore::NodeId memory_node, krcore::Deadline deadline);
   // The same for the data path: while connected, it only looks at a flag. A mirrored pool counts as reached: batches
-  // wait for its replicas, and for a view that has the pool. Whoever names it uses such a view already.
+  // wait for its replicas, and for a view that has the pool. Such a view is there: somebody has named the pool.
   bool Reach(krcore::NodeId memory_node) {
     if (peers_[memory_node & 0xff].connected) [[likely]]
       return true;
@@ -306,7 +306,9 @@ class Connections {
     peers_[memory_node & 0xff].connected = false;
     peers_[memory_node & 0xff].retry_at_ns = 0;
   }
-  // The size of the pool of a memory node that was reached; 0: of a mirrored pool that the view in use does not have.
+  // Whether the view in use has that mirrored pool. If it does not, a newer one does, which is looked for.
+  bool HasPool(krcore::NodeId pool) { return !mirrored() || (*chains_)[pool & 0xff].length != 0 || LacksPool(); }
+  // The size of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
     return mirrored() ? (*chains_)[memory_node & 0xff].bytes : peers_[memory_node & 0xff].pool_bytes;
   }
@@ -382,6 +384,7 @@ class Connections {
   Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
   // Call it when the replica's node has been connected. False: that was another incarnation, which is left again.
   bool IsStill(const Replica& replica);
+  bool LacksPool();
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
   // What words name is copied through buffers of their own. -1: all are taken, or there is no memory.

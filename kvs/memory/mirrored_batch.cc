@@ -243,7 +243,7 @@ void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
   const bool is_cas = mirrored.is_cas(), may_post_to_closed = Mutated(Mutation::kPostsToClosed);
   const PoolChain* const chain = connections_->views_->Find(mirrored.pool);
   if (chain == nullptr) {
-    if (waits_since_ns_ == 0) connections_->views_->NoteNewer();
+    if (waits_since_ns_ == 0) (void)connections_->LacksPool();
     round->left = true;
     return;
   }
@@ -465,6 +465,11 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   // The last replica is waited for while it lives: the death of another may have broken the queue to it. If none lives,
   // the batch waits until the record has been looked at.
   return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
+}
+
+bool Connections::LacksPool() {
+  views_->NoteNewer();
+  return false;
 }
 
 Status Connections::EnsurePool(NodeId pool, krcore::Deadline deadline) {

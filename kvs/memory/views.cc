@@ -151,7 +151,8 @@ void Views::Set(const Configuration& next) {
 
 // A pool that loses a replica is closed at once. Where one joins, no CAS begins, and those under way go on; when all of
 // these have ended, the pool is closed, too. If more has changed than one replica that joins, because this client has
-// missed a view, the pool is closed at once, and yet no CAS begins: what that names might lack in the new replica.
+// missed a view, the pool is closed at once, and yet no CAS begins: what that names might lack in the new replica. The
+// same holds if a learner joins a pool that this client does not have.
 void Views::CloseChanging() {
   closed_to_new_ = false;
   bool shrinks = false;
@@ -167,7 +168,7 @@ void Views::CloseChanging() {
     const auto is_new = [&grown](const Replica& replica) {
       return replica.exists() && std::ranges::find(grown, replica) == grown.end();
     };
-    const bool missed = chain.length > 0 && (is_new(view.learner) || std::ranges::any_of(view.chain, is_new));
+    const bool missed = is_new(view.learner) || (chain.length > 0 && std::ranges::any_of(view.chain, is_new));
     closed_to_new_ |= joins || missed;
     shrinks |= chain.length > 0 && chain.closed;
   }

@@ -202,14 +202,18 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
     if (header.closed()) return {};
     return Workbench::Swap{BucketOffset(bucket), header.word(), header.Closed().word()};
   };
-  const auto look = [this, table, image] { return workbench_.Look(table, image); };
-  uint64_t closed = 0;
-  co_return co_await workbench_.SwapAll(table, common_.shape.geometry.buckets(), look, closed_header, Word::kAnyones,
-                                        &closed);
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(table, image));
+  const uint32_t buckets = common_.shape.geometry.buckets();
+  for (bool lost = true; lost;) {
+    const Step closed = co_await workbench_.SwapOnce(table, image, buckets, closed_header, Word::kAnyones, &lost);
+    if (closed != Step::kOk) co_return closed;
+  }
+  co_return Step::kOk;
 }
 
 // After the table was closed. Slots that are VAL or INS become FRZ or FREE.
 Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(table, image));
   const auto settled = [this, image](uint32_t s) -> std::optional<Workbench::Swap> {
     const Slot slot = workbench_.ImageSlot(s, image);
     const bool is_value = slot.state() == SlotState::kVal;
@@ -219,10 +223,11 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
     return Workbench::Swap{SlotOffset(s), slot.word(), now.word()};
   };
   const uint32_t slots = common_.shape.geometry.slots();
-  const auto look = [this, table, image] { return workbench_.Look(table, image); };
-  uint64_t frozen = 0;
-  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.SwapAll(table, slots, look, settled, Word::kAnyonesSlot, &frozen));
-  const bool unfrozen = Mutated(Mutation::kMergeWithoutFreeze) || Mutated(Mutation::kLostSwapIgnored);
+  for (bool lost = true; lost;) {
+    const Step frozen = co_await workbench_.SwapOnce(table, image, slots, settled, Word::kAnyonesSlot, &lost);
+    if (frozen != Step::kOk) co_return frozen;
+  }
+  const bool unfrozen = Mutated(Mutation::kMergeWithoutFreeze);
   for (uint32_t s = 0; s < slots && unfrozen; ++s) {
     Slot& slot = workbench_.ImageSlot(s, image);
     if (slot.state() == SlotState::kVal) slot = slot.WithState(SlotState::kFrz);

@@ -44,6 +44,7 @@ Task<Step> Splitter::Split(Operation& op, TableRef table) {
     // Even without memory, a split whose child is published can be finished.
     GlobalAddress spare;
     allocated = co_await epochs_.allocator.AllocateTable(op, ChildIndex(table.index, table.entry.depth()), &spare);
+    workbench_.batch().RenewView();  // that memory's pool may be younger
     step = co_await SplitLocked(table, &spare, &met);
     if (spare.valid()) epochs_.memory.Of(op.batch).FreeTable(spare);  // nobody has seen it
     const Step unlocked = co_await workbench_.UnlockTable(table, token);
@@ -98,12 +99,12 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
     co_return Step::kOk;
   }
   if (depth >= kMaxDepth) co_return Step::kFull;
-  std::ranges::fill(workbench_.image(kEarlyImage), std::byte{0});
-  moves_.assign(common_.shape.geometry.slots(), false);
+  known_.assign(common_.shape.geometry.slots(), {});
   if (!parent.entry.splitting()) {
     if (!spare->valid()) co_return Step::kFull;
     // So if a block cannot be read, the table stays as it is, and nobody waits while most of them are read.
-    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent));
+    KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(parent, kParentImage));
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(depth));
     // [Split 2] From now on nothing else happens to this table.
     const DirectoryEntry splitting = parent.entry.Next(depth, DirectoryState::kSplitting);
     workbench_.batch().CompareSwap(directory_.EntryAddress(parent.index), parent.entry.word(), splitting.word(), words);
@@ -116,28 +117,24 @@ Task<Step> Splitter::SplitLocked(TableRef table, GlobalAddress* spare, Merge* me
   co_return co_await FinishSplit(child_index);
 }
 
-// [Split 1, Split 4] Reads the parent, and the hashes of those blocks that are not known yet. Afterwards the early
-// image has the values and tentative slots that were looked at, and moves_ says which of them move.
-Task<Step> Splitter::ReadHashes(TableRef parent) {
+// [Split 1, Split 4] Reads the hashes of those blocks that the parent's image names and that are not known yet.
+Task<Step> Splitter::ReadHashes(uint32_t depth) {
   Batch& batch = workbench_.batch();
   std::array<BlockHeader, Workbench::kWindow>& blocks = workbench_.words().blocks;
   const uint32_t slots = common_.shape.geometry.slots();
-  workbench_.ReadImage(parent, kParentImage);
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
   std::array<uint32_t, Workbench::kWindow> window;
   for (uint32_t s = 0; s < slots;) {
     uint32_t count = 0;
     for (; s < slots && count < window.size(); ++s) {
       const Slot slot = workbench_.ImageSlot(s, kParentImage);
       const bool may_move = slot.state() == SlotState::kVal || slot.state() == SlotState::kIns;
-      if (!may_move || slot == workbench_.ImageSlot(s, kEarlyImage)) continue;
+      if (!may_move || slot == known_[s].slot) continue;
       batch.Read(slot.block(), &blocks[count], sizeof(BlockHeader));
       window[count++] = s;
     }
     KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
     for (uint32_t i = 0; i < count; ++i) {
-      moves_[window[i]] = (blocks[i].hash >> parent.entry.depth() & 1) != 0;
-      workbench_.ImageSlot(window[i], kEarlyImage) = workbench_.ImageSlot(window[i], kParentImage);
+      known_[window[i]] = {workbench_.ImageSlot(window[i], kParentImage), (blocks[i].hash >> depth & 1) != 0};
     }
   }
   co_return Step::kOk;
@@ -186,20 +183,15 @@ Task<Step> Splitter::MakeChild(TableRef parent, uint32_t child_index, GlobalAddr
 
 // [Split 3] Moves all headers of the parent.
 Task<Step> Splitter::MoveHeaders(TableRef parent) {
-  const uint32_t depth = parent.entry.depth();
-  Batch& batch = workbench_.batch();
-  workbench_.ReadImage(parent, kParentImage);
-  KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  const uint32_t buckets = common_.shape.geometry.buckets();
-  for (uint32_t b = 0; b < buckets;) {
-    workbench_.AskToSwap(parent, &b, buckets, [&](uint32_t bucket) -> std::optional<Workbench::Swap> {
-      const BucketHeader header = workbench_.ImageHeader(bucket, kParentImage);
-      if (header.depth() != depth) return {};
-      return Workbench::Swap{BucketOffset(bucket), header.word(), header.Deeper().word()};
-    });
-    KVS_CO_RETURN_UNLESS_OK(co_await batch.Run());
-  }
-  co_return Step::kOk;
+  const auto deeper = [this, depth = parent.entry.depth()](uint32_t bucket) -> std::optional<Workbench::Swap> {
+    const BucketHeader header = workbench_.ImageHeader(bucket, kParentImage);
+    if (header.depth() != depth) return {};
+    return Workbench::Swap{BucketOffset(bucket), header.word(), header.Deeper().word()};
+  };
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(parent, kParentImage));
+  bool lost = false;  // to another splitter, who did the same
+  co_return co_await workbench_.SwapOnce(parent, kParentImage, common_.shape.geometry.buckets(), deeper, Word::kAnyones,
+                                         &lost);
 }
 
 // [Split 4] Freezes the values of the parent that move, and kills the tentative slots that would. Its headers have
@@ -209,18 +201,23 @@ Task<Step> Splitter::FreezeMoving(TableRef parent) {
   const auto moving = [this](uint32_t s) -> std::optional<Workbench::Swap> {
     const Slot slot = workbench_.ImageSlot(s, kParentImage);
     const bool is_value = slot.state() == SlotState::kVal;
-    if (!moves_[s] || slot != workbench_.ImageSlot(s, kEarlyImage)) return {};
+    if (!known_[s].moves || slot != known_[s].slot) return {};
     if (Mutated(is_value ? Mutation::kCopyWithoutFreeze : Mutation::kSplitIgnoresIns)) return {};
     const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : common_.NewFree();
     return Workbench::Swap{SlotOffset(s), slot.word(), settled.word()};
   };
-  const auto look = [this, parent] { return ReadHashes(parent); };
-  KVS_CO_RETURN_UNLESS_OK(
-      co_await workbench_.SwapAll(parent, slots, look, moving, Word::kAnyonesSlot, &common_.stats.slots_migrated));
-  const bool unfrozen = Mutated(Mutation::kCopyWithoutFreeze) || Mutated(Mutation::kLostSwapIgnored);
-  for (uint32_t s = 0; s < slots && unfrozen; ++s) {
+  KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(parent, kParentImage));
+  for (bool lost = true; lost;) {
+    KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent.entry.depth()));
+    const Step frozen = co_await workbench_.SwapOnce(parent, kParentImage, slots, moving, Word::kAnyonesSlot, &lost);
+    if (frozen != Step::kOk) co_return frozen;
+  }
+  const bool unfrozen = Mutated(Mutation::kCopyWithoutFreeze);
+  for (uint32_t s = 0; s < slots; ++s) {
     Slot& slot = workbench_.ImageSlot(s, kParentImage);
-    if (slot.state() == SlotState::kVal && moves_[s]) slot = slot.WithState(SlotState::kFrz);
+    if (unfrozen && slot.state() == SlotState::kVal && known_[s].moves) slot = slot.WithState(SlotState::kFrz);
+    const bool frozen = slot.state() == SlotState::kFrz && slot.WithState(SlotState::kVal) == known_[s].slot;
+    common_.stats.slots_migrated += frozen ? 1 : 0;
   }
   co_return Step::kOk;
 }
@@ -238,19 +235,14 @@ void Splitter::BuildChild(uint32_t depth, uint32_t child_index) {
 // [Split 6] Clears what the parent's image shows frozen.
 Task<Step> Splitter::ClearFrozen(TableRef parent) {
   const uint64_t free = common_.NewFree().word();  // one for all: words must differ within a slot only
-  const uint32_t slots = common_.shape.geometry.slots();
-  for (uint32_t s = 0; s < slots;) {
-    workbench_.AskToSwap(
-        parent, &s, slots,
-        [&](uint32_t index) -> std::optional<Workbench::Swap> {
-          const Slot slot = workbench_.ImageSlot(index, kParentImage);
-          if (slot.state() != SlotState::kFrz) return {};
-          return Workbench::Swap{SlotOffset(index), slot.word(), free};
-        },
-        Word::kAnyonesSlot);
-    KVS_CO_RETURN_UNLESS_OK(co_await workbench_.batch().Run());
-  }
-  co_return Step::kOk;
+  const auto cleared = [this, free](uint32_t s) -> std::optional<Workbench::Swap> {
+    const Slot slot = workbench_.ImageSlot(s, kParentImage);
+    if (slot.state() != SlotState::kFrz) return {};
+    return Workbench::Swap{SlotOffset(s), slot.word(), free};
+  };
+  bool lost = false;  // to another finisher, who did the same
+  co_return co_await workbench_.SwapOnce(parent, kParentImage, common_.shape.geometry.slots(), cleared,
+                                         Word::kAnyonesSlot, &lost);
 }
 
 // [Split 6, 7] Finishes the split that made dir[child_index], from any state; idempotent. kOk: it is finished.

@@ -44,7 +44,7 @@ class Splitter : private Part {
   };
   Task<Step> ReadSplit(Batch& batch, std::span<uint64_t, 3> words, uint32_t child_index, Halves* halves);
   Task<Step> SplitLocked(TableRef table, GlobalAddress* spare, Merge* met);
-  Task<Step> ReadHashes(TableRef parent);
+  Task<Step> ReadHashes(uint32_t depth);
   Task<Step> MakeChild(TableRef parent, uint32_t child_index, GlobalAddress* spare);
   Task<Step> MoveHeaders(TableRef parent);
   Task<Step> FreezeMoving(TableRef parent);
@@ -57,7 +57,12 @@ class Splitter : private Part {
   Directory& directory_;
   Workbench& workbench_;
   Merger& merger_;
-  std::vector<bool> moves_;  // by slot: whether the key moves that the early image names there
+  // By slot of the parent: the last word whose block's hash was read, and whether that key moves.
+  struct Known {
+    Slot slot;
+    bool moves = false;
+  };
+  std::vector<Known> known_;
 };
 
 }  // namespace kvs

@@ -21,6 +21,7 @@ void Workbench::Begin(const Batch& on_behalf_of) {
     batch_.Attach(&common_.connections, arena_.lkey);
   }
   batch_.Follow(on_behalf_of);
+  batch_.RenewView();  // nothing of this work is written yet
 }
 
 void Workbench::Background(Task<void> task) { RunDetached(std::move(task), &background_); }

@@ -31,14 +31,12 @@ inline GlobalAddress At(const TableRef& table, uint64_t offset) {
 
 // Which of Workbench's images is which table of a split or merge.
 inline constexpr uint32_t kNewImage = 0, kParentImage = 1, kChildImage = 2;
-inline constexpr uint32_t kEarlyImage = kChildImage;  // of a split: slots of the parent whose blocks are known
 
 class Workbench : private Part {
  public:
   static constexpr uint32_t kWindow = 96;  // slots looked at, or words swapped, at once
   static constexpr uint32_t kImages = 3;   // two old tables, and the new one
   struct alignas(64) Registered {
-    std::array<uint64_t, kWindow> slots{};
     std::array<uint64_t, kWindow> cas{};
     std::array<BlockHeader, kWindow> blocks{};
     std::array<uint64_t, 8> words{};
@@ -83,37 +81,20 @@ class Workbench : private Part {
   struct Swap {
     uint64_t offset, expected, desired;
   };
-  // Asks for those that swap_of(*next), ... swap_of(end - 1) name (std::optional<Swap>), as many as go at once. *next:
-  // where to go on. Returns how many; words().slots has what they expect, and words().cas will have what was there.
-  // (Not inlined: in a coroutine it costs a load 0.5% more instructions.)
+  // CASes the words that swap_of(0), ... swap_of(end - 1) name (std::optional<Swap>), each once and as many at once as
+  // there is room for. Then the image has what is there. *lost: others were faster somewhere.
   template <typename SwapOf>
-  [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of,
-                                       Word whose = Word::kAnyones) {
-    uint32_t count = 0;
-    for (; *next < end && count < kWindow; ++*next) {
-      const std::optional<Swap> swap = swap_of(*next);
-      if (!swap) continue;
-      registered_->slots[count] = swap->expected;
-      batch_.CompareSwap(At(table, swap->offset), swap->expected, swap->desired, &registered_->cas[count], whose);
-      ++count;
-    }
-    return count;
-  }
-  // Reads the table by look() (a Task<Step>) and CASes those that swap_of(0), ... swap_of(end - 1) name, until a look
-  // shows that there are none. *swapped grows by those that were won.
-  template <typename Look, typename SwapOf>
-  Task<Step> SwapAll(TableRef table, uint32_t end, Look look, SwapOf swap_of, Word whose, uint64_t* swapped) {
-    for (bool any = true; any;) {
-      KVS_CO_RETURN_UNLESS_OK(co_await look());
-      any = false;
-      for (uint32_t next = 0; next < end;) {
-        const uint32_t count = AskToSwap(table, &next, end, swap_of, whose);
-        KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
-        uint32_t won = 0;
-        for (uint32_t i = 0; i < count; ++i) won += registered_->cas[i] == registered_->slots[i] ? 1 : 0;
-        *swapped += won;
-        common_.stats.cas_failures += count - won;
-        any |= count > 0 && !Mutated(Mutation::kLostSwapIgnored);
+  Task<Step> SwapOnce(TableRef table, uint32_t image, uint32_t end, SwapOf swap_of, Word whose, bool* lost) {
+    *lost = false;
+    for (uint32_t next = 0; next < end;) {
+      const uint32_t count = AskToSwap(table, &next, end, swap_of, whose);
+      KVS_CO_RETURN_UNLESS_OK(co_await batch_.Run());
+      for (uint32_t i = 0; i < count; ++i) {
+        const bool won = registered_->cas[i] == swaps_[i].expected || Mutated(Mutation::kLostSwapIgnored);
+        *reinterpret_cast<uint64_t*>(images() + image * image_bytes_ + swaps_[i].offset) =
+            won ? swaps_[i].desired : registered_->cas[i];
+        common_.stats.cas_failures += won ? 0 : 1;
+        *lost |= !won;
       }
     }
     co_return Step::kOk;
@@ -147,11 +128,26 @@ class Workbench : private Part {
     uint64_t word = 0;
     int64_t since_ns = 0;
   };
+  // Asks for what SwapOnce does at once, from swap_of(*next) on. *next: where to go on. Returns how many. (Not inlined:
+  // in a coroutine it costs a load 0.5% more instructions.)
+  template <typename SwapOf>
+  [[gnu::noinline]] uint32_t AskToSwap(const TableRef& table, uint32_t* next, uint32_t end, SwapOf swap_of,
+                                       Word whose) {
+    uint32_t count = 0;
+    for (; *next < end && count < kWindow; ++*next) {
+      const std::optional<Swap> swap = swap_of(*next);
+      if (!swap) continue;
+      batch_.CompareSwap(At(table, swap->offset), swap->expected, swap->desired, &registered_->cas[count], whose);
+      swaps_[count++] = *swap;
+    }
+    return count;
+  }
   std::byte* images() const { return arena_.memory + sizeof(Registered); }
 
   const Registrar& registrar_;
   const ArenaPart arena_;
   const size_t image_bytes_;
+  std::array<Swap, kWindow> swaps_;   // that SwapOnce has asked for
   Registered* registered_ = nullptr;  // made when it is first needed
   Batch batch_;
   bool busy_ = false;

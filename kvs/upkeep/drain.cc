@@ -140,7 +140,7 @@ Task<Step> Mover::MoveTables(bool* all) {
     if (moved_here == kTablesPerRound) co_return Step::kOk;
     if (OutOfTime()) co_return Step::kFull;
     KVS_CO_RETURN_UNLESS_OK(co_await StayElectedInTime());
-    const Step moved = co_await MoveTable(index, drain_->node);
+    const Step moved = co_await MoveTable(index);
     if (op_.batch.Stale()) co_return Step::kRestart;
     if (moved == Step::kUnavailable) co_return moved;
     found_.no_room |= moved == Step::kFull;
@@ -155,19 +155,18 @@ Task<Step> Mover::MoveTables(bool* all) {
   co_return Step::kOk;
 }
 
-// Moves a table away from a memory node, unless this client has another split or merge in the background: the mover
-// must not wait for that.
-Task<Step> Mover::MoveTable(uint32_t index, krcore::NodeId from) {
+// Moves a table, unless this client has another split or merge in the background: the mover must not wait for that.
+Task<Step> Mover::MoveTable(uint32_t index) {
   if (table_.workbench.in_background()) co_return Step::kRestart;
   const Workbench::InBackground in_background(table_.workbench);
-  co_return co_await Relocate(index, from);
+  co_return co_await Relocate(index);
 }
 
 // Moves a table by a merge, which takes its two tables out of use and publishes new ones: a table and its sibling are
 // replaced by copies. A table without a sibling of its depth is split first, and then joined with its child. kOk: the
 // table of dir[index] lies elsewhere. kRestart: not yet. kFull: there is no room for new tables.
-Task<Step> Mover::Relocate(uint32_t index, krcore::NodeId from) {
-  LetGo();
+Task<Step> Mover::Relocate(uint32_t index) {
+  BeginAnew();
   uint64_t* const scratch = op_.buffers->directory.data();
   TableRef table, sibling;
   KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table));
@@ -175,7 +174,7 @@ Task<Step> Mover::Relocate(uint32_t index, krcore::NodeId from) {
     under_way_.push_back(index);
     co_return Step::kRestart;
   }
-  if (table.address.node != from) co_return Step::kOk;  // it was moved with its sibling
+  if (table.address.node != drain_->node) co_return Step::kOk;  // it was moved with its sibling
   const uint32_t depth = table.entry.depth();
   if (depth > 0) {
     const uint32_t sibling_index = index ^ 1u << (depth - 1);
@@ -191,7 +190,7 @@ Task<Step> Mover::Relocate(uint32_t index, krcore::NodeId from) {
   const Step merged = co_await table_.merger.TryMerge(op_, &joined, is_pair ? MergeFor::kCopies : MergeFor::kJoin);
   if (merged == Step::kUnavailable || merged == Step::kFull) co_return merged;
   KVS_CO_RETURN_UNLESS_OK(co_await table_.directory.ReadEntry(op_.batch, scratch, index, &table));
-  co_return table.entry.has_subtable() && table.address.node != from ? Step::kOk : Step::kRestart;
+  co_return table.entry.has_subtable() && table.address.node != drain_->node ? Step::kOk : Step::kRestart;
 }
 
 // ---- chunks

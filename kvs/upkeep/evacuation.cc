@@ -191,7 +191,7 @@ Task<Step> Mover::Evacuate() {
 Task<void> Mover::FinishUnderWay() {
   const std::vector<uint32_t> under_way = under_way_;
   for (const uint32_t index : under_way) {
-    LetGo();
+    BeginAnew();
     const Step finished = co_await FinishOthersWork(table_, op_, index);
     if (finished == Step::kUnavailable) co_return;
   }
@@ -375,7 +375,7 @@ Task<Step> Mover::VisitTable(uint32_t index, DirectoryEntry entry, Census* censu
   const GlobalAddress table = entry.subtable();
   // No pin is kept from one table to the next. So what the directory named under an earlier epoch may have been retired
   // and be something else by now. But what it names under this epoch stays what it is.
-  LetGo();
+  BeginAnew();
   uint64_t& named = op_.buffers->directory[0];
   op_.batch.Read(table_.directory.EntryAddress(index), &named, sizeof(named));
   KVS_CO_RETURN_UNLESS_OK(co_await ReadImage(table, geometry.bytes()));

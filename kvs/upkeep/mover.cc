@@ -85,17 +85,17 @@ Task<void> Mover::Resign() {
   (void)co_await op_.batch.Run();
 }
 
-// From here on nothing counts that was learnt or written before.
-void Mover::LetGo() {
+// Forgets what was learnt, needs nothing any more that was written, and goes on with the present epoch and view.
+void Mover::BeginAnew() {
   op_.epoch = epochs_.home.epoch();
   op_.strangers = 0;
   op_.batch.RenewView();
 }
 
 Task<void> Mover::Wait(int64_t ns) {
-  LetGo();
+  BeginAnew();
   co_await epochs_.operations.Pause(ns);
-  LetGo();
+  BeginAnew();
 }
 
 // Every client that is polled announces four times a lease. The epoch advances after one announcement of each, the next
@@ -157,6 +157,7 @@ Task<Step> Mover::ClaimRoom(size_t* fit) {
   const auto room = [this] { return epochs_.memory->room_for_copies(); };
   const std::vector<krcore::NodeId> nodes = epochs_.home.members();  // which may change meanwhile
   for (const krcore::NodeId node : nodes) {
+    if (!common_.connections.HasPool(node)) continue;
     Step taken = Step::kOk;
     while (taken == Step::kOk && room() < needed) {
       Span chunk;
@@ -252,7 +253,7 @@ Task<bool> Mover::MergeSparse(const Census& census) {
     const Workbench::InBackground in_background(table_.workbench);
     Step joined = Step::kOk;
     while (joined == Step::kOk && !OutOfTime()) {
-      LetGo();
+      BeginAnew();
       joined = co_await table_.merger.TryMerge(op_, &index);
       if (joined != Step::kOk) break;
       ++report_->tables_merged;
@@ -262,7 +263,7 @@ Task<bool> Mover::MergeSparse(const Census& census) {
   co_return merged;
 }
 
-// Moves empty pairs of subtables, each to where a new one of its lower index would lie, now that there are more
+// Moves empty pairs of subtables to where a new one of their lower index would lie, now that there are more
 // memory nodes than at the beginning. True: some were moved.
 Task<bool> Mover::SpreadEmpty(const Census& census) {
   const std::vector<krcore::NodeId> members = epochs_.home.members();  // which may change meanwhile
@@ -274,10 +275,13 @@ Task<bool> Mover::SpreadEmpty(const Census& census) {
     const auto sibling = census.empty.find(parent);
     if (child == parent || sibling == census.empty.end()) continue;
     const krcore::NodeId place = members[parent % members.size()];
-    if ((at == place && sibling->second == place) || OutOfTime()) continue;
-    const bool child_is_wrong = at != place;
-    const Step step = co_await MoveTable(child_is_wrong ? child : parent, child_is_wrong ? at : sibling->second);
-    if (step != Step::kOk) continue;
+    if ((at == place && sibling->second == place) || OutOfTime() || table_.workbench.in_background()) continue;
+    const Workbench::InBackground in_background(table_.workbench);
+    BeginAnew();
+    uint32_t index = child;
+    const uint64_t replacements = common_.stats.table_replacements;
+    (void)co_await table_.merger.TryMerge(op_, &index, MergeFor::kCopies);
+    if (common_.stats.table_replacements == replacements) continue;
     ++report_->pairs_spread;
     moved = true;
   }

@@ -114,7 +114,7 @@ class Mover : private Part {
   Task<Step> StayElected();
   Task<Step> StayElectedInTime();
   Task<void> Resign();
-  void LetGo();
+  void BeginAnew();
   Task<void> Wait(int64_t ns);
   Task<Step> WaitForAll(std::span<const Victim> victims = {});
   bool MayKnow(uint64_t announced, Chunk chunk, ChunkWord word) const;
@@ -148,8 +148,8 @@ class Mover : private Part {
   Task<Step> MarkDraining();
   Task<Step> TellMark();
   Task<Step> MoveTables(bool* all);
-  Task<Step> MoveTable(uint32_t index, krcore::NodeId from);
-  Task<Step> Relocate(uint32_t index, krcore::NodeId from);
+  Task<Step> MoveTable(uint32_t index);
+  Task<Step> Relocate(uint32_t index);
   Task<Step> FreeOrphans(std::map<Chunk, ChunkWord>* chunks);
   Task<Step> EmptyChunks();
   void ChooseAll(const Census& census, const std::map<Chunk, ChunkWord>& chunks);

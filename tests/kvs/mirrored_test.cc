@@ -277,9 +277,12 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
   std::map<std::string, std::string> FillUp() {
     std::map<std::string, std::string> contents;
     const std::string value(kLargeBytes, 'x');
-    for (int i = 0; client_->Put("key-" + std::to_string(i), value).ok(); ++i) {
+    Status put;
+    for (int i = 0; (put = client_->Put("key-" + std::to_string(i), value)).ok(); ++i) {
       contents["key-" + std::to_string(i)] = value;
     }
+    EXPECT_TRUE(put == StatusCode::kOutOfMemory || put == StatusCode::kTimeout) << put.ToString();
+    EXPECT_GT(contents.size(), 4u);
     return contents;
   }
   // Makes pool 3, and puts it in the configuration.
@@ -313,6 +316,30 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     while (!Present().active) PollBoth(client);
     PollUntilDone({&client, &*client_}, core.EnterPool(3));
   }
+  // Makes pool 3, which comes into use, and changes the view again at once. `client_` has acknowledged the view with
+  // the pool, but not used it in time. So it has to wait for the next one, which `silent` does not acknowledge.
+  void AddPoolThatTheClientMisses(kvs::Client& silent, kvs::Client& other) {
+    ASSERT_TRUE(ViewsOf(other).Change([this](Configuration& next) { return AddThirdPool(&next); }).ok());
+    while (!Present().active) {
+      for (kvs::Client* const client : {&*client_, &silent, &other}) client->Poll();  // the last one makes it active
+      if (!Present().active) world_.RunUntil(world_.now_ns() + 5'000);
+    }
+    PollUntilDone({&other}, dynamic_cast<kvs::ClientCore&>(other).EnterPool(3));
+    while (ViewsOf(other).number() < Present().number) {
+      other.Poll();
+      world_.RunUntil(world_.now_ns() + 5'000);
+    }
+    const auto add_another = [](Configuration& next) { return next.AddPool(size_t{4} << 20, {199, 1}); };
+    ASSERT_TRUE(ViewsOf(other).Change(add_another).ok());
+  }
+  // Lets it read the list of pools meanwhile.
+  void PollClientForTheListOfPools() {
+    for (int i = 0; i < 600; ++i) {
+      client_->Poll();
+      world_.RunUntil(world_.now_ns() + 500'000);
+    }
+  }
+  static kvs::Views& ViewsOf(kvs::Client& client) { return *dynamic_cast<kvs::ClientCore&>(client).views(); }
   void SetReplicas(uint32_t replicas) {
     uint64_t version = 0;
     Configuration configuration = kvs::ReadConfiguration(*servers_, {}, &version).value();
@@ -628,6 +655,8 @@ TEST_P(MirroredStores, GiveWritesThatWaitMemoryOfAPoolThatComes) {
   writes.push_back(client_->ModifyAsync("key-1", &set));
   for (auto& write : writes) write.Start();
   const auto other = store_->NewClient().value();
+  for (int i = 0; i < 100; ++i) PollBoth(*other);
+  for (const auto& write : writes) ASSERT_FALSE(write.done()) << "no pool has room";
   AddPool(*other);
   for (auto& write : writes) {
     while (!write.done()) PollBoth(*other);
@@ -638,31 +667,19 @@ TEST_P(MirroredStores, GiveWritesThatWaitMemoryOfAPoolThatComes) {
   ExpectSound(contents);
 }
 
-// One change of replicas follows another, and a third client does not acknowledge the second one. So a client that has
-// not used the first view in time has to wait for the next. Others use a pool meanwhile that this client does not have.
+// Others use a pool meanwhile that the client does not have.
 TEST_P(MirroredStores, ServeWhatLiesInAPoolOfAViewThatAClientHasMissed) {
   std::map<std::string, std::string> contents = FillUp();
-  auto silent = store_->NewClient().value(), other = store_->NewClient().value();
-  const auto views_of = [](kvs::Client& client) { return dynamic_cast<kvs::ClientCore&>(client).views(); };
-  ASSERT_TRUE(views_of(*other)->Change([this](Configuration& next) { return AddThirdPool(&next); }).ok());
-  while (!Present().active) {
-    for (kvs::Client* const client : {&*client_, &*silent, &*other}) client->Poll();  // the last one makes it active
-    if (!Present().active) world_.RunUntil(world_.now_ns() + 5'000);
-  }
-  PollUntilDone({&*other}, dynamic_cast<kvs::ClientCore&>(*other).EnterPool(3));
-  const auto add_another = [](Configuration& next) { return next.AddPool(size_t{4} << 20, {199, 1}); };
-  ASSERT_TRUE(views_of(*other)->Change(add_another).ok());
+  const auto silent = store_->NewClient().value(), other = store_->NewClient().value();
+  AddPoolThatTheClientMisses(*silent, *other);
   for (int i = 0; i < 4; ++i) {
     std::string& value = contents["key-" + std::to_string(i)];
     value.back() = 'y';
     PollUntilDone({&*other}, other->PutAsync("key-" + std::to_string(i), value));
   }
   EXPECT_FALSE(Present().active);
-  for (int i = 0; i < 600; ++i) {  // it reads the list of pools
-    client_->Poll();
-    world_.RunUntil(world_.now_ns() + 500'000);
-  }
-  ASSERT_LT(views_of(*client_)->number(), views_of(*other)->number());
+  PollClientForTheListOfPools();
+  ASSERT_LT(ViewsOf(*client_).number(), ViewsOf(*other).number());
   EXPECT_TRUE(client_->Put("key-4", contents["key-4"]).ok()) << "only the new pool has room";
   for (const auto& [key, value] : contents) {
     std::string read;
@@ -670,6 +687,18 @@ TEST_P(MirroredStores, ServeWhatLiesInAPoolOfAViewThatAClientHasMissed) {
     EXPECT_TRUE(got.ok()) << got.ToString();
     EXPECT_TRUE(read == value) << key;
   }
+}
+
+// Its blocks and new tables are made in the pools that it has.
+TEST_P(MirroredStores, TakeWritesOfAClientThatHasMissedTheViewOfAPool) {
+  const auto silent = store_->NewClient().value(), other = store_->NewClient().value();
+  ASSERT_TRUE(client_->Put("key", "value").ok());
+  AddPoolThatTheClientMisses(*silent, *other);
+  PollClientForTheListOfPools();
+  for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(client_->Put("key-" + std::to_string(i), "value").ok());
+  EXPECT_GT(client_->stats().splits, 8u);
+  EXPECT_FALSE(Present().active) << "it did not wait for the next view";
+  EXPECT_LT(ViewsOf(*client_).number(), Present().number - 1);
 }
 
 // A run of the mover has begun when a pool comes, in which it then makes tables.
@@ -681,7 +710,15 @@ TEST_P(LargeTables, AreMergedThoughAPoolComesMeanwhile) {
   const auto other = store_->NewClient().value();
   AddPool(*other);
   EXPECT_LT(report.tables_merged, 1u << kDepth) << "it is over";
-  while (!compact.done()) PollBoth(*other);
+  const NodeId head = IdOf(3, 0);
+  bool in_new_pool = false;
+  while (!compact.done()) {
+    PollBoth(*other);
+    const std::byte* const chunks = RegionOf(head).data() + kvs::kChunkTableOffset;
+    const std::span words(reinterpret_cast<const kvs::ChunkWord*>(chunks), RegionOf(head).size() / kChunkBytes);
+    in_new_pool |= std::ranges::any_of(words, [](auto word) { return word.kind() == kvs::ChunkKind::kTables; });
+  }
+  EXPECT_TRUE(in_new_pool);
   EXPECT_TRUE(compact.Take().ok());
   EXPECT_EQ(report.tables_merged, (1u << kDepth) - 1);
   ExpectSound({{"key", "value"}});

@@ -204,6 +204,14 @@ TEST_F(MoverTest, EmptiesWhatIsYoungerThanAClientThatHasStoppedAndLivesAndLeaves
   EXPECT_GE(CountChunks(kvs::ChunkKind::kBlocks), old);
 }
 
+TEST_F(MoverTest, CountsThePairsOfEmptyTablesThatItSpreads) {
+  constexpr uint32_t kPairs = 1u << 11;
+  for (int i = 0; i < 2; ++i) store_.AddMemoryNode();
+  kvs::CompactReport report;
+  EXPECT_TRUE(store_.NewClient()->Compact({}, &report).ok());
+  EXPECT_EQ(report.pairs_spread, kPairs - (kPairs + 2) / 3) << "each third one belongs to the home";
+}
+
 class HousekeeperTest : public MoverTest {
  protected:
   // Makes sparse chunks that a client which has stopped but lives may know. The housekeeper has expelled the client and

@@ -92,7 +92,7 @@ class BareSession final : public Session {
   // bare_split.cc
   void Split(const kvs::TableRef& table);
   void SplitLocked(const kvs::TableRef& table);
-  void ReadHashes(uint64_t parent, uint32_t depth);
+  void ReadHashes(uint32_t depth);
   void FreezeMoving(uint64_t parent, uint32_t depth);
   kvs::Slot& ImageSlot(uint32_t slot) { return *reinterpret_cast<kvs::Slot*>(image_.data() + kvs::SlotOffset(slot)); }
 

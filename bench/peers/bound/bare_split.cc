@@ -31,7 +31,8 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   const uint64_t parent = table.address.offset;
   known_.assign(geometry_.slots(), Slot());
   moves_.assign(geometry_.slots(), false);
-  ReadHashes(parent, depth);
+  Read(image_.data(), parent, image_.size());
+  ReadHashes(depth);
   // [Split 2]
   const DirectoryEntry splitting = before.Next(depth, DirectoryState::kSplitting);
   CompareSwap(parent_word, before.word(), splitting.word());
@@ -76,18 +77,19 @@ void BareSession::SplitLocked(const kvs::TableRef& table) {
   directory_.Insert({parent_done.subtable(), table.index, parent_done, directory_.Ticket()});
 }
 
-// [Split 1, Split 4] READs the parent, and the hashes of the blocks that are not known yet, as many at once as the
-// store does.
-void BareSession::ReadHashes(uint64_t parent, uint32_t depth) {
-  Read(image_.data(), parent, image_.size());
+// [Split 1, Split 4] READs the hashes of the blocks that are not known yet, as many at once as the store does.
+void BareSession::ReadHashes(uint32_t depth) {
   for (uint32_t first = 0; first < geometry_.slots(); first += kHashesAtOnce) {
     const uint32_t end = std::min(first + kHashesAtOnce, geometry_.slots());
-    const auto is_unknown = [this](uint32_t s) { return ImageSlot(s).has_block() && ImageSlot(s) != known_[s]; };
+    const auto is_unknown = [this](uint32_t s) {
+      const SlotState state = ImageSlot(s).state();
+      return (state == SlotState::kVal || state == SlotState::kIns) && ImageSlot(s) != known_[s];
+    };
     for (uint32_t s = first; s < end; ++s) {
       if (is_unknown(s)) __builtin_prefetch(memory_.At(ImageSlot(s).block().offset));
     }
     for (uint32_t s = first; s < end; ++s) {
-      if (!is_unknown(s) || ImageSlot(s).state() == SlotState::kFrz) continue;
+      if (!is_unknown(s)) continue;
       kvs::BlockHeader header;
       Read(&header, ImageSlot(s).block().offset, sizeof(header));
       known_[s] = ImageSlot(s);
@@ -98,16 +100,18 @@ void BareSession::ReadHashes(uint64_t parent, uint32_t depth) {
 
 // [Split 4]
 void BareSession::FreezeMoving(uint64_t parent, uint32_t depth) {
-  for (bool any = true; any;) {
-    ReadHashes(parent, depth);
-    any = false;
+  Read(image_.data(), parent, image_.size());
+  for (bool lost = true; lost;) {
+    ReadHashes(depth);
+    lost = false;
     for (uint32_t s = 0; s < geometry_.slots(); ++s) {
-      const Slot slot = ImageSlot(s);
+      Slot& slot = ImageSlot(s);
       if (slot != known_[s] || !moves_[s]) continue;
       const bool is_value = slot.state() == SlotState::kVal;
       const Slot settled = is_value ? slot.WithState(SlotState::kFrz) : Slot::Fresh();
-      CompareSwap(parent + kvs::SlotOffset(s), slot.word(), settled.word());
-      any = true;
+      const Slot found(CompareSwap(parent + kvs::SlotOffset(s), slot.word(), settled.word()));
+      lost |= found != slot;
+      slot = found == slot ? settled : found;
     }
   }
 }

@@ -116,7 +116,7 @@ struct ClientStats {
   uint64_t restarts = 0;             // operations that began again
   uint64_t splits = 0;               // subtable splits completed by this client
   uint64_t split_takeovers = 0;      // splits that were continued because their client had stopped
-  uint64_t slots_migrated = 0;       // slots that this client has frozen or freed as it moved keys to a new subtable
+  uint64_t slots_migrated = 0;       // values that this client has frozen to move them to a new subtable
   uint64_t merges = 0;               // merges of two subtables into one that this client completed
   uint64_t merge_takeovers = 0;      // merges that were continued because their client had stopped
   uint64_t table_replacements = 0;   // merges that ended in copies, because one table was not enough
@@ -166,7 +166,7 @@ struct CompactReport {
   uint64_t chunks_left = 0;   // sparse, but not freed: an expelled client may know them, or there was no room
   uint64_t blocks_moved = 0, bytes_moved = 0;
   uint64_t tables_merged = 0;
-  uint64_t pairs_spread = 0;  // of empty subtables that were there at the beginning, to memory nodes that have joined
+  uint64_t pairs_spread = 0;  // pairs of initial subtables, still empty, that were moved to nodes that have joined
   uint64_t scans = 0;         // scans of the whole table
 };
 
