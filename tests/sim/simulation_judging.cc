@@ -164,9 +164,9 @@ void Simulation::CheckPool() {
     if (there && !IdOf(found->second, &id))
       Violation("pool", history_.NameOf(read.key) + ": a value that nobody wrote");
     if (there == (read.status == StatusCode::kOk) && (!there || id == read.value)) continue;
-    // The housekeeper may have found since that it has expired.
+    // A scan, a client's or the housekeeper's, may have found since that it has expired.
     const uint64_t expiry = read.status == StatusCode::kOk ? history_.ExpiryOf(read.value) : 0;
-    if (!there && plan_.housekeeper && expiry != 0 && history_.MayExpireNs(expiry) <= world_.now_ns()) continue;
+    if (!there && expiry != 0 && history_.MayExpireNs(expiry) <= world_.now_ns()) continue;
     Violation("pool", history_.NameOf(read.key) + ": a client read " +
                           (read.status == StatusCode::kOk ? "value " + std::to_string(read.value) : "nothing") +
                           ", the memory holds " + (there ? "value " + std::to_string(id) : "nothing") + "\n" +
