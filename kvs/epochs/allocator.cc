@@ -56,7 +56,7 @@ Task<Step> Allocator::AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId 
     if (allocated == Step::kOk || allocated == Step::kRestart) co_return allocated;
     unreachable |= allocated == Step::kUnavailable;  // others may have room
   }
-  co_return unreachable ? Step::kUnavailable : unknown ? Step::kRestart : Step::kFull;
+  co_return unknown ? Step::kRestart : unreachable ? Step::kUnavailable : Step::kFull;
 }
 
 // The operation waits until what its client had retired before is free, a memory node joins, or some client's mover
@@ -152,7 +152,7 @@ Task<Step> Allocator::AllocateTable(Operation& op, uint32_t index, GlobalAddress
     if (cut == Step::kOk) co_return cut;
     unreachable |= cut == Step::kUnavailable;
   }
-  co_return unreachable ? Step::kUnavailable : unknown ? Step::kRestart : Step::kFull;
+  co_return unknown ? Step::kRestart : unreachable ? Step::kUnavailable : Step::kFull;
 }
 
 // ---- tables that are out of use

@@ -54,6 +54,8 @@ class Chunks : private Part {
  public:
   Chunks(const Common& common, Home& home, ClientMemory& memory) : Part(common), home_(home), memory_(memory) {}
 
+  // A `node` is always one whose pool the view in use has (Connections::HasPool).
+
   // Takes a span of `least` bytes or more, to cut blocks from; it prefers a begun chunk to a FREE one. A client takes
   // more each time, up to a whole chunk. So one that lives for a moment takes little, and one that writes much takes
   // chunks. kFull: the node has no room.
@@ -126,10 +128,11 @@ class Allocator : private Part {
   // Allocates a block of `bytes`, as RoundBlockBytes gives it, on `node` if there is room, else anywhere. It waits as
   // long as there may be memory soon, and gives up the operation's pin meanwhile. kFull: every memory node is full.
   Task<Step> Allocate(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // The same without waiting. kUnavailable: a node that may have room cannot be reached.
+  // The same without waiting. kUnavailable: a node that may have room cannot be reached. kRestart: there may be room
+  // soon, for example in a pool that the view in use does not have yet.
   Task<Step> AllocateNow(Operation& op, uint64_t bytes, krcore::NodeId node, GlobalAddress* address);
-  // Allocates dir[index]'s subtable. Indices follow each other as the table grows, so this spreads the subtables
-  // evenly.
+  // Allocates dir[index]'s subtable; answers as AllocateNow. Indices follow each other as the table grows, so this
+  // spreads the subtables evenly.
   Task<Step> AllocateTable(Operation& op, uint32_t index, GlobalAddress* table);
   // Call it when an operation found no memory. kRestart: there may be some soon; back off and look again. kFull: there
   // is none to be had.

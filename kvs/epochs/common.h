@@ -157,8 +157,7 @@ class HeldEntries {
 struct StoreShape {
   krcore::NodeId home = krcore::kNoNode;  // a pool, where pools are mirrored
   SubtableGeometry geometry;
-  uint32_t initial_depth =
-      0;  // of the table when the store began; only Deletes and the mover's thorough runs go below it
+  uint32_t initial_depth = 0;  // of the table when the store began; only Deletes and thorough runs go below
   uint64_t chunk_bytes = kDefaultChunkBytes;
   int64_t lease_ns = kDefaultLeaseNs;
   Hasher hasher{HashSeed{}};

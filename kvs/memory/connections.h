@@ -307,7 +307,7 @@ class Connections {
     peers_[memory_node & 0xff].retry_at_ns = 0;
   }
   // Whether the view in use has that mirrored pool. If it does not, a newer one does, which is looked for.
-  bool HasPool(krcore::NodeId pool) { return !mirrored() || (*chains_)[pool & 0xff].length != 0 || LacksPool(); }
+  bool HasPool(krcore::NodeId pool);
   // The size of the pool of a memory node that was reached.
   uint64_t PoolBytes(krcore::NodeId memory_node) const {
     return mirrored() ? (*chains_)[memory_node & 0xff].bytes : peers_[memory_node & 0xff].pool_bytes;
@@ -384,7 +384,6 @@ class Connections {
   Reached ReachReplica(krcore::NodeId pool, const Replica& replica);
   // Call it when the replica's node has been connected. False: that was another incarnation, which is left again.
   bool IsStill(const Replica& replica);
-  bool LacksPool();
   Status EnsureNode(krcore::NodeId memory_node, krcore::Deadline deadline);
   Status EnsurePool(krcore::NodeId pool, krcore::Deadline deadline);
   // What words name is copied through buffers of their own. -1: all are taken, or there is no memory.

@@ -243,7 +243,7 @@ void Batch::PostNext(MirroredVerb& mirrored, Round* round) {
   const bool is_cas = mirrored.is_cas(), may_post_to_closed = Mutated(Mutation::kPostsToClosed);
   const PoolChain* const chain = connections_->views_->Find(mirrored.pool);
   if (chain == nullptr) {
-    if (waits_since_ns_ == 0) (void)connections_->LacksPool();
+    if (waits_since_ns_ == 0) connections_->views_->NoteNewer();
     round->left = true;
     return;
   }
@@ -467,7 +467,8 @@ Connections::Reached Connections::ReachReplica(NodeId pool, const Replica& repli
   return views_->Suspect(pool, replica) || !dead ? Reached::kLater : Reached::kNever;
 }
 
-bool Connections::LacksPool() {
+bool Connections::HasPool(NodeId pool) {
+  if (!mirrored() || views_->Find(pool) != nullptr) return true;
   views_->NoteNewer();
   return false;
 }

@@ -151,8 +151,8 @@ void Views::Set(const Configuration& next) {
 
 // A pool that loses a replica is closed at once. Where one joins, no CAS begins, and those under way go on; when all of
 // these have ended, the pool is closed, too. If more has changed than one replica that joins, because this client has
-// missed a view, the pool is closed at once, and yet no CAS begins: what that names might lack in the new replica. The
-// same holds if a learner joins a pool that this client does not have.
+// missed a view, the pool is closed at once, and yet no CAS begins: what that names might lack in the new replica. Nor
+// does a CAS begin where a learner joins a pool that this client does not have, or is promoted in it.
 void Views::CloseChanging() {
   closed_to_new_ = false;
   bool shrinks = false;
@@ -168,7 +168,8 @@ void Views::CloseChanging() {
     const auto is_new = [&grown](const Replica& replica) {
       return replica.exists() && std::ranges::find(grown, replica) == grown.end();
     };
-    const bool missed = is_new(view.learner) || (chain.length > 0 && std::ranges::any_of(view.chain, is_new));
+    const bool missed = chain.length == 0 ? view.learner.exists() || latest_.promoted == view.pool
+                                          : is_new(view.learner) || std::ranges::any_of(view.chain, is_new);
     closed_to_new_ |= joins || missed;
     shrinks |= chain.length > 0 && chain.closed;
   }

@@ -33,10 +33,11 @@ Task<Step> Merger::HelpMerge(Operation& op) {
     workbench_.End();
   }
   FreeSpares(op, &spares);
+  if (step == Step::kFull && allocated == Step::kRestart) co_return allocated;
   co_return step == Step::kFull ? epochs_.allocator.SeekRoom(op) : step;
 }
 
-// Allocates the two tables that a merge of dir[index] may need. kFull: memory was enough for one or for none.
+// Allocates the two tables that a merge of dir[index] may need. kFull, kRestart: memory was enough for one or for none.
 Task<Step> Merger::AllocateSpares(Operation& op, uint32_t index, SpareTables* spares) {
   Step step = Step::kOk;
   for (GlobalAddress& spare : spares->tables) {

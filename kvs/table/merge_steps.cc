@@ -204,10 +204,11 @@ Task<Step> Merger::CloseHeaders(TableRef table, uint32_t image) {
   };
   KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(table, image));
   const uint32_t buckets = common_.shape.geometry.buckets();
-  for (bool lost = true; lost;) {
-    const Step closed = co_await workbench_.SwapOnce(table, image, buckets, closed_header, Word::kAnyones, &lost);
+  Workbench::Swaps swaps;
+  do {
+    const Step closed = co_await workbench_.SwapOnce(table, image, buckets, closed_header, Word::kAnyones, &swaps);
     if (closed != Step::kOk) co_return closed;
-  }
+  } while (swaps.lost > 0);
   co_return Step::kOk;
 }
 
@@ -223,10 +224,11 @@ Task<Step> Merger::FreezeSlots(TableRef table, uint32_t image) {
     return Workbench::Swap{SlotOffset(s), slot.word(), now.word()};
   };
   const uint32_t slots = common_.shape.geometry.slots();
-  for (bool lost = true; lost;) {
-    const Step frozen = co_await workbench_.SwapOnce(table, image, slots, settled, Word::kAnyonesSlot, &lost);
+  Workbench::Swaps swaps;
+  do {
+    const Step frozen = co_await workbench_.SwapOnce(table, image, slots, settled, Word::kAnyonesSlot, &swaps);
     if (frozen != Step::kOk) co_return frozen;
-  }
+  } while (swaps.lost > 0);
   const bool unfrozen = Mutated(Mutation::kMergeWithoutFreeze);
   for (uint32_t s = 0; s < slots && unfrozen; ++s) {
     Slot& slot = workbench_.ImageSlot(s, image);

@@ -158,12 +158,12 @@ Task<Step> Splitter::MakeChild(TableRef parent, uint32_t child_index, GlobalAddr
   if (!Mutated(Mutation::kSlotBeforeHeader)) KVS_CO_RETURN_UNLESS_OK(co_await MoveHeaders(parent));
   KVS_CO_RETURN_UNLESS_OK(co_await FreezeMoving(parent));
   if (Mutated(Mutation::kSlotBeforeHeader)) KVS_CO_RETURN_UNLESS_OK(co_await MoveHeaders(parent));
-  if (Mutated(Mutation::kFrzClearedEarly)) KVS_CO_RETURN_UNLESS_OK(co_await ClearFrozen(parent));
 
   // [Split 5] As long as dir[child] has the word that was read above, nobody has cleared what is frozen. So if this CAS
   // is won, the image is right.
   const uint32_t depth = parent.entry.depth() + 1;
   BuildChild(depth, child_index);
+  if (Mutated(Mutation::kFrzClearedEarly)) KVS_CO_RETURN_UNLESS_OK(co_await ClearFrozen(parent));
   const GlobalAddress table =
       std::exchange(*spare, {});  // a failed verb may still execute: this memory is not used again
   workbench_.WriteImage(table);
@@ -189,9 +189,9 @@ Task<Step> Splitter::MoveHeaders(TableRef parent) {
     return Workbench::Swap{BucketOffset(bucket), header.word(), header.Deeper().word()};
   };
   KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(parent, kParentImage));
-  bool lost = false;  // to another splitter, who did the same
+  Workbench::Swaps swaps;  // one is lost to another splitter only, who did the same
   co_return co_await workbench_.SwapOnce(parent, kParentImage, common_.shape.geometry.buckets(), deeper, Word::kAnyones,
-                                         &lost);
+                                         &swaps);
 }
 
 // [Split 4] Freezes the values of the parent that move, and kills the tentative slots that would. Its headers have
@@ -207,17 +207,17 @@ Task<Step> Splitter::FreezeMoving(TableRef parent) {
     return Workbench::Swap{SlotOffset(s), slot.word(), settled.word()};
   };
   KVS_CO_RETURN_UNLESS_OK(co_await workbench_.Look(parent, kParentImage));
-  for (bool lost = true; lost;) {
+  Workbench::Swaps swaps;
+  do {
     KVS_CO_RETURN_UNLESS_OK(co_await ReadHashes(parent.entry.depth()));
-    const Step frozen = co_await workbench_.SwapOnce(parent, kParentImage, slots, moving, Word::kAnyonesSlot, &lost);
+    const Step frozen = co_await workbench_.SwapOnce(parent, kParentImage, slots, moving, Word::kAnyonesSlot, &swaps);
     if (frozen != Step::kOk) co_return frozen;
-  }
+    common_.stats.slots_migrated += swaps.won;
+  } while (swaps.lost > 0);
   const bool unfrozen = Mutated(Mutation::kCopyWithoutFreeze);
-  for (uint32_t s = 0; s < slots; ++s) {
+  for (uint32_t s = 0; s < slots && unfrozen; ++s) {
     Slot& slot = workbench_.ImageSlot(s, kParentImage);
-    if (unfrozen && slot.state() == SlotState::kVal && known_[s].moves) slot = slot.WithState(SlotState::kFrz);
-    const bool frozen = slot.state() == SlotState::kFrz && slot.WithState(SlotState::kVal) == known_[s].slot;
-    common_.stats.slots_migrated += frozen ? 1 : 0;
+    if (slot.state() == SlotState::kVal && known_[s].moves) slot = slot.WithState(SlotState::kFrz);
   }
   co_return Step::kOk;
 }
@@ -240,9 +240,9 @@ Task<Step> Splitter::ClearFrozen(TableRef parent) {
     if (slot.state() != SlotState::kFrz) return {};
     return Workbench::Swap{SlotOffset(s), slot.word(), free};
   };
-  bool lost = false;  // to another finisher, who did the same
+  Workbench::Swaps swaps;  // one is lost to another finisher only, who did the same
   co_return co_await workbench_.SwapOnce(parent, kParentImage, common_.shape.geometry.slots(), cleared,
-                                         Word::kAnyonesSlot, &lost);
+                                         Word::kAnyonesSlot, &swaps);
 }
 
 // [Split 6, 7] Finishes the split that made dir[child_index], from any state; idempotent. kOk: it is finished.

@@ -275,7 +275,8 @@ Task<bool> Mover::SpreadEmpty(const Census& census) {
     const auto sibling = census.empty.find(parent);
     if (child == parent || sibling == census.empty.end()) continue;
     const krcore::NodeId place = members[parent % members.size()];
-    if ((at == place && sibling->second == place) || OutOfTime() || table_.workbench.in_background()) continue;
+    if ((at == place && sibling->second == place) || !common_.connections.HasPool(place)) continue;
+    if (OutOfTime() || table_.workbench.in_background()) continue;
     const Workbench::InBackground in_background(table_.workbench);
     BeginAnew();
     uint32_t index = child;

@@ -14,7 +14,7 @@
 namespace spike_model {
 namespace {
 
-constexpr double kMs = 1e6;
+constexpr double kNsPerMs = 1e6;
 
 // Starts `count` workers at 0, runs until nothing is left to do, and notes when each came to serve.
 struct Started {
@@ -30,8 +30,8 @@ struct Started {
   void Drain() {
     for (now_ns = bootstrap.next_ns(); now_ns != INT64_MAX; now_ns = bootstrap.next_ns()) bootstrap.Step();
   }
-  double first_ms() const { return static_cast<double>(serving_ns.front()) / kMs; }
-  double last_ms() const { return static_cast<double>(serving_ns.back()) / kMs; }
+  double first_ms() const { return static_cast<double>(serving_ns.front()) / kNsPerMs; }
+  double last_ms() const { return static_cast<double>(serving_ns.back()) / kNsPerMs; }
 
   int64_t now_ns = 0;
   std::vector<int64_t> serving_ns, promoted_ns;
@@ -39,7 +39,7 @@ struct Started {
   Bootstrap bootstrap;
 };
 
-double RegisterMs(const Constants& c = {}) { return (c.register_ns + 256 * c.register_page_ns) / kMs; }
+double RegisterMs(const Constants& c = {}) { return (c.register_ns + 256 * c.register_page_ns) / kNsPerMs; }
 
 TEST(SpikeModelBootstrap, AConnectOnAnIdleFabricTakesThePublishedTime) {
   const Started one(Plane::kVerbs, ClusterAt(1), 1);
@@ -86,7 +86,7 @@ TEST(SpikeModelBootstrap, LiteConnectsOnceAHostAndItsWorkersShareThat) {
   const int64_t now_ns = 1'000'000'000;
   lite.bootstrap.Start(now_ns);
   lite.Drain();
-  EXPECT_NEAR(static_cast<double>(lite.serving_ns.at(0) - now_ns) / kMs, 0.038 + RegisterMs() + 2 * 0.0004, 1e-6);
+  EXPECT_NEAR(static_cast<double>(lite.serving_ns.at(0) - now_ns) / kNsPerMs, 0.038 + RegisterMs() + 2 * 0.0004, 1e-6);
   EXPECT_EQ(lite.bootstrap.connections(), 4u);
 }
 
@@ -109,8 +109,8 @@ TEST(SpikeModelBootstrap, PromotionWaitsForTheMemoryNodesAnswerAndItsPlaces) {
   EXPECT_EQ(promoted.bootstrap.connections(), promoted.promoted_ns.size());
   EXPECT_GE(promoted.promoted_ns.size(), 10u);
   EXPECT_LE(promoted.promoted_ns.size(), 20u);
-  EXPECT_GE(static_cast<double>(promoted.promoted_ns.front()) / kMs, 10 + 18 - 2.18 - 0.62);
-  EXPECT_NEAR(promoted.stalled_ns / static_cast<double>(promoted.promoted_ns.size()) / kMs, 0.82 + 3 * 0.24, 1e-6);
+  EXPECT_GE(static_cast<double>(promoted.promoted_ns.front()) / kNsPerMs, 10 + 18 - 2.18 - 0.62);
+  EXPECT_NEAR(promoted.stalled_ns / static_cast<double>(promoted.promoted_ns.size()) / kNsPerMs, 0.82 + 3 * 0.24, 1e-6);
 }
 
 TEST(SpikeModelBootstrap, APlaceIsFreeAgainWhenItsWorkerGoesEvenBeforeItsQueueIsMade) {

@@ -10,7 +10,7 @@
 namespace spike_model {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kOneMs = 1'000'000;
 
 // 24 workers on 4 hosts: small enough to follow each request.
 SpikeConfig Small(Plane plane) {
@@ -19,11 +19,11 @@ SpikeConfig Small(Plane plane) {
   config.cluster.hosts = 4;
   config.cluster.cores = 6;
   config.base_per_s = 0.9 * 0.7 * 24 * 160'000 / 10;
-  config.before_ns = 100 * kMs;
-  config.spike_ns = 300 * kMs;
-  config.after_ns = 100 * kMs;
-  config.scale_in_after_ns = 60 * kMs;
-  config.bootstrap_ns = plane == Plane::kVerbs ? 45 * kMs : 2 * kMs;
+  config.before_ns = 100 * kOneMs;
+  config.spike_ns = 300 * kOneMs;
+  config.after_ns = 100 * kOneMs;
+  config.scale_in_after_ns = 60 * kOneMs;
+  config.bootstrap_ns = plane == Plane::kVerbs ? 45 * kOneMs : 2 * kOneMs;
   return config;
 }
 
@@ -118,14 +118,14 @@ TEST(SpikeModel, TheRampEndsWhenTheWorkersServe) {
   EXPECT_GE(verbs.bootstrap_p99_ns, verbs.bootstrap_p50_ns);
   EXPECT_EQ(verbs.connections_made, verbs.workers_started);
   const SpikeResult krcore = Simulate(Small(Plane::kKrcore));
-  EXPECT_LT(krcore.to_full_ns, 5 * kMs);
+  EXPECT_LT(krcore.to_full_ns, 5 * kOneMs);
   EXPECT_EQ(krcore.connections_made, 0u);
   EXPECT_LT(krcore.connection_bytes, verbs.connection_bytes);
 }
 
 TEST(SpikeModel, PromotionReachesVerbsSteadyStateWherePeersAreHot) {
   SpikeConfig config = Small(Plane::kKrcoreRc);
-  config.spike_ns = 4'000 * kMs;
+  config.spike_ns = 4'000 * kOneMs;
   const double verbs = 1e9 / ServiceNs(Plane::kVerbs, config.cluster, {}, 0);
   const double krcore = 1e9 / ServiceNs(Plane::kKrcore, config.cluster, {}, 0);
   EXPECT_NEAR(Simulate(config).steady_per_worker_per_s / verbs, 1, 0.02);
@@ -140,7 +140,7 @@ TEST(SpikeModel, PromotionReachesVerbsSteadyStateWherePeersAreHot) {
 
 TEST(SpikeModel, WorkersAreGivenBackAfterTheSpike) {
   SpikeConfig config = Small(Plane::kKrcore);
-  config.after_ns = 2000 * kMs;
+  config.after_ns = 2000 * kOneMs;
   const SpikeResult result = Simulate(config);
   EXPECT_GT(result.workers_plateau, 6 * result.workers_before);
   const double spike_only = result.workers_peak * (0.3 + 0.06 + 0.3);

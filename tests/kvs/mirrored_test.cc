@@ -332,12 +332,17 @@ class MirroredStores : public ::testing::TestWithParam<uint32_t> {
     const auto add_another = [](Configuration& next) { return next.AddPool(size_t{4} << 20, {199, 1}); };
     ASSERT_TRUE(ViewsOf(other).Change(add_another).ok());
   }
-  // Lets it read the list of pools meanwhile.
+  // So that `client_` reads the list of pools meanwhile.
   void PollClientForTheListOfPools() {
     for (int i = 0; i < 600; ++i) {
       client_->Poll();
       world_.RunUntil(world_.now_ns() + 500'000);
     }
+  }
+  std::vector<std::byte> ChunkTableOf(NodeId node) const {
+    const std::span<std::byte> region = RegionOf(node);
+    const auto table = region.subspan(kvs::kChunkTableOffset, region.size() / kChunkBytes * sizeof(kvs::ChunkWord));
+    return {table.begin(), table.end()};
   }
   static kvs::Views& ViewsOf(kvs::Client& client) { return *dynamic_cast<kvs::ClientCore&>(client).views(); }
   void SetReplicas(uint32_t replicas) {
@@ -695,10 +700,17 @@ TEST_P(MirroredStores, TakeWritesOfAClientThatHasMissedTheViewOfAPool) {
   ASSERT_TRUE(client_->Put("key", "value").ok());
   AddPoolThatTheClientMisses(*silent, *other);
   PollClientForTheListOfPools();
-  for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(client_->Put("key-" + std::to_string(i), "value").ok());
+  const std::vector<std::byte> before = ChunkTableOf(IdOf(3, 0));
+  for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(client_->Put("key-" + std::to_string(i), std::to_string(i)).ok());
+  EXPECT_TRUE(ChunkTableOf(IdOf(3, 0)) == before) << "it has taken memory there";
   EXPECT_GT(client_->stats().splits, 8u);
   EXPECT_FALSE(Present().active) << "it did not wait for the next view";
   EXPECT_LT(ViewsOf(*client_).number(), Present().number - 1);
+  for (int i = 0; i < 1'000; ++i) {
+    std::string value;
+    EXPECT_TRUE(client_->Get("key-" + std::to_string(i), &value).ok());
+    EXPECT_EQ(value, std::to_string(i));
+  }
 }
 
 // A run of the mover has begun when a pool comes, in which it then makes tables.
@@ -709,13 +721,12 @@ TEST_P(LargeTables, AreMergedThoughAPoolComesMeanwhile) {
   compact.Start();
   const auto other = store_->NewClient().value();
   AddPool(*other);
-  EXPECT_LT(report.tables_merged, 1u << kDepth) << "it is over";
-  const NodeId head = IdOf(3, 0);
+  EXPECT_LT(report.tables_merged, (1u << kDepth) - 1) << "it is over";
   bool in_new_pool = false;
   while (!compact.done()) {
     PollBoth(*other);
-    const std::byte* const chunks = RegionOf(head).data() + kvs::kChunkTableOffset;
-    const std::span words(reinterpret_cast<const kvs::ChunkWord*>(chunks), RegionOf(head).size() / kChunkBytes);
+    const std::vector<std::byte> table = ChunkTableOf(IdOf(3, 0));
+    const std::span words(reinterpret_cast<const kvs::ChunkWord*>(table.data()), table.size() / sizeof(kvs::ChunkWord));
     in_new_pool |= std::ranges::any_of(words, [](auto word) { return word.kind() == kvs::ChunkKind::kTables; });
   }
   EXPECT_TRUE(in_new_pool);

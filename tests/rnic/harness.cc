@@ -17,7 +17,7 @@ namespace krcore::rnic::testing {
 namespace {
 constexpr size_t kMemoryBytes = 1 << 16;
 constexpr int kPolls = 1 << 20;
-constexpr int64_t kConnectPatienceNs = 60'000'000'000;
+constexpr int64_t kCompletionPatienceNs = 60'000'000'000;
 
 // By fabric. Fabrics have names of their own, so Worlds that are gone are never looked up.
 std::mutex worlds_mutex;
@@ -115,7 +115,7 @@ std::unique_ptr<Dct> Endpoint::MakeDct(uint32_t rq_depth, uint64_t dc_key) {
 Completion Endpoint::Next() {
   Completion completion;
   // A NIC needs time, whatever the number of polls.
-  const Deadline deadline = IsNic(*device) ? Deadline::After(*RealClock(), kConnectPatienceNs) : Deadline{0};
+  const Deadline deadline = IsNic(*device) ? Deadline::After(*RealClock(), kCompletionPatienceNs) : Deadline{0};
   for (int i = 0; i < kPolls || !deadline.Passed(*RealClock()); ++i) {
     if (cq->Poll({&completion, 1}) == 1) return completion;
     if (world != nullptr && !world->Step()) break;

@@ -145,6 +145,15 @@ std::vector<NodeId> MemoryNodes::Dispensable(std::span<const NodeId> away) const
   return all;
 }
 
+bool MemoryNodes::IsLast(NodeId node) const {
+  const kvs::Configuration now = configuration();
+  const auto is_other = [&](const kvs::Replica& replica) { return replica.node != node && !IsDead(replica.node); };
+  return std::ranges::any_of(now.pools, [&](const kvs::PoolView& view) {
+    const bool has = std::ranges::find(view.chain, node, &kvs::Replica::node) != view.chain.end();
+    return has && view.in_use && std::ranges::none_of(view.chain, is_other);
+  });
+}
+
 std::span<std::byte> MemoryNodes::BytesOf(NodeId node) const {
   const auto found = std::ranges::find(nodes_, node, [](const auto& opened) { return opened->id(); });
   return regions_[static_cast<size_t>(found - nodes_.begin())]->bytes();

@@ -69,6 +69,8 @@ class MemoryNodes {
   // Returns the nodes that may fail, as every pool with keys must keep a replica: the living ones of the pools of whose
   // chain two live, learners, and those of pools that are not in use. `away`: they do not count as living.
   std::vector<krcore::NodeId> Dispensable(std::span<const krcore::NodeId> away) const;
+  // Whether it is the only replica that lives of a pool that may have keys.
+  bool IsLast(krcore::NodeId node) const;
   bool IsDead(krcore::NodeId node) const { return world_.IsDead(node); }
 
   // The memory of a node; also of a dead one, as it was when it died.

@@ -222,8 +222,6 @@ class Simulation {
   void JoinerDied(Process& process);
   // The memory node of a process that is going to be killed.
   NodeId DoomedMemoryNode() const;
-  void SpareDoomed();
-  void SpareLastReplica(const kvs::Configuration& now);
   // Whether a learner is about to become the tail, which its process alone can decide. Whoever opens the store waits
   // for that, and while a call blocks nobody else does anything.
   bool PromotionPending() const;

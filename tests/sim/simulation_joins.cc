@@ -100,6 +100,8 @@ void Simulation::JoinerDied(Process& process) {
   const auto joiner = std::ranges::find(joiners_, &process, &Joiner::process);
   result_.counts.learners_killed += joiner->state == kvs::ReplicaState::kLearner;
   if (memory_nodes_.IsDead(process.memory_node)) return;
+  // A replica of each pool must be left: this one stays without a keeper, as those of the beginning are.
+  if (memory_nodes_.IsLast(process.memory_node)) return;
   Trace("memory node %u dies with it", process.memory_node);
   ++result_.counts.memory_node_deaths;
   world_.Kill(process.memory_node, 100 * kUs);
@@ -112,27 +114,6 @@ NodeId Simulation::DoomedMemoryNode() const {
   return krcore::kNoNode;
 }
 
-void Simulation::SpareDoomed() {
-  const NodeId doomed = DoomedMemoryNode();
-  if (doomed == krcore::kNoNode) return;
-  Process& process = *std::ranges::find(processes_, doomed, &Process::memory_node);
-  world_.KillAtVerb(process.store->node().id(), kNever, true, 0);
-  process.doomed = false;
-}
-
-// A memory node that was to die with its keeper has become the last replica of a pool meanwhile.
-void Simulation::SpareLastReplica(const kvs::Configuration& now) {
-  const NodeId doomed = DoomedMemoryNode();
-  const kvs::PoolView* const view = now.Find(memory_nodes_.PoolOf(doomed));
-  if (view == nullptr || !view->in_use || view->learner.node == doomed) return;
-  const auto is_other = [&](const kvs::Replica& replica) {
-    return replica.node != doomed && !memory_nodes_.IsDead(replica.node);
-  };
-  if (std::ranges::any_of(view->chain, is_other)) return;
-  Trace("memory node %u is the last replica of its pool, and stays", doomed);
-  SpareDoomed();
-}
-
 bool Simulation::PromotionPending() const {
   if (joiners_.empty()) return false;
   const kvs::Configuration now = memory_nodes_.configuration();
@@ -142,7 +123,6 @@ bool Simulation::PromotionPending() const {
 
 void Simulation::WatchViews() {
   const kvs::Configuration now = memory_nodes_.configuration();
-  SpareLastReplica(now);
   if (now.number == watched_.number && now.active == watched_.active) return;
   const kvs::PoolView* const promoted = watched_.active ? nullptr : watched_.Find(watched_.promoted);
   if (promoted != nullptr && now.number != watched_.number) {
@@ -218,7 +198,11 @@ std::string Simulation::Lacking() const {
 
 void Simulation::AwaitReplicas() {
   if (joiners_.empty()) return;
-  SpareDoomed();
+  for (Process& process : processes_) {
+    if (process.memory_node == krcore::kNoNode || !process.doomed || process.dead) continue;
+    world_.KillAtVerb(process.store->node().id(), kNever, true, 0);
+    process.doomed = false;
+  }
   deferred_.clear();
   for (Joiner& joiner : joiners_) joiner.step_at_ns = std::min(joiner.step_at_ns, world_.now_ns());
   const int64_t begun_ns = progress_ns_ = world_.now_ns();

@@ -29,7 +29,7 @@ constexpr StoreCounter kStoreCounters[] = {
     {"restarts", "Operations that were restarted", &kvs::ClientStats::restarts},
     {"splits", "Splits of a subtable completed", &kvs::ClientStats::splits},
     {"split_takeovers", "Splits taken over from a client that had stopped", &kvs::ClientStats::split_takeovers},
-    {"slots_migrated", "Values that this client froze to move them to a new subtable",
+    {"slots_migrated", "Slots that this client froze or freed as it moved keys to a new subtable",
      &kvs::ClientStats::slots_migrated},
     {"merges", "Merges of two subtables completed", &kvs::ClientStats::merges},
     {"merge_takeovers", "Merges taken over from a client that had stopped", &kvs::ClientStats::merge_takeovers},

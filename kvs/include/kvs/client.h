@@ -116,7 +116,7 @@ struct ClientStats {
   uint64_t restarts = 0;             // operations that began again
   uint64_t splits = 0;               // subtable splits completed by this client
   uint64_t split_takeovers = 0;      // splits that were continued because their client had stopped
-  uint64_t slots_migrated = 0;       // values that this client has frozen to move them to a new subtable
+  uint64_t slots_migrated = 0;       // slots that this client has frozen or freed as it moved keys to a new subtable
   uint64_t merges = 0;               // merges of two subtables into one that this client completed
   uint64_t merge_takeovers = 0;      // merges that were continued because their client had stopped
   uint64_t table_replacements = 0;   // merges that ended in copies, because one table was not enough
