@@ -173,6 +173,11 @@ void Views::CloseChanging() {
     closed_to_new_ |= joins || missed;
     shrinks |= chain.length > 0 && chain.closed;
   }
+  // One that was given up before it came into use. What is under way there has to end first.
+  for (const PoolView& view : used_.pools) {
+    PoolChain& chain = chains_[view.pool];
+    if (latest_.Find(view.pool) == nullptr) chain.closed = chain.changes = shrinks = true;
+  }
   const auto has_none = [](const Connections* connections) { return connections->under_way() == 0; };
   // A CAS that waits for a pool that shrinks cannot end before the view. If the others use the view already, the lease
   // has ended: then no CAS can end before this client uses it, too. Such a CAS may go on where a pool has a learner: it
